@@ -1,0 +1,98 @@
+"""The words every floor shares: traits, segment, message, key."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import MessageError
+
+if TYPE_CHECKING:
+    from thinwire.schemes import Scheme
+
+__all__ = ["DTYPES", "Key", "Layout", "Message", "Segment", "Traits"]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """What a method promises. Tests and collectives ask for traits, never for names."""
+
+    unbiased: bool  # E[Q(x)] = x for every finite x
+    scale_equivariant: bool = True  # Q(2^k x) = 2^k Q(x) for the same random numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """Which random numbers an encoder draws. Positions count within a segment; its `stream` joins the key there.
+
+    Every part is an unsigned integer: `seed` and `step` of 64 bits, `rank` and `stratum` of 32.
+    """
+
+    seed: int = 0
+    step: int = 0
+    rank: int = 0
+    stratum: int = 0
+
+    def __post_init__(self) -> None:
+        for name, bits in (("seed", 64), ("step", 64), ("rank", 32), ("stratum", 32)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value < 1 << bits:
+                raise MessageError(f"key: {name} must be an integer in [0, 2^{bits}), got {value!r}")
+
+    def replace(self, **parts: int) -> Key:
+        return replace(self, **parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """One tensor's place in a message: everything but its values."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    scheme: Scheme
+    name: str = ""
+    stream: int = 0  # which random numbers, beside the message's key; a parameter's own index, not its position
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+Layout = tuple[Segment, ...]
+
+
+class Message:
+    """An ordered list of segments with their values.
+
+    Args:
+        layout: one Segment a tensor.
+        values: one 1-D tensor a segment, of the segment's dtype, all on one device. Never written to.
+        flat: the same values back to back in float32, where the caller has them already (a DDP bucket).
+    """
+
+    def __init__(self, layout: Layout, values: list[Tensor], flat: Tensor | None = None) -> None:
+        self.layout = layout
+        self.values = values
+        self._flat = flat
+
+    @property
+    def numel(self) -> int:
+        return sum(segment.numel for segment in self.layout)
+
+    @property
+    def device(self) -> torch.device:
+        return self.values[0].device if self.values else torch.device("cpu")
+
+    @property
+    def flat(self) -> Tensor:
+        """All values back to back, float32 `[numel]`."""
+        if self._flat is None:
+            parts = [v.to(torch.float32) for v in self.values]
+            self._flat = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else torch.empty(0)
+        return self._flat
