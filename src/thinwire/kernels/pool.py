@@ -1,0 +1,63 @@
+"""Our own threads over contiguous ranges: Numba kernels and np.sort release the GIL, so ranges run side by side.
+
+Numba's parallel runtime is not used: it is not thread-safe beside torch's. Results never depend on the thread count,
+since every range writes its own output and no sum crosses a range.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+__all__ = ["for_ranges", "set_threads", "threads"]
+
+_lock = threading.Lock()
+_threads = 0  # 0: not decided yet
+_executor: ThreadPoolExecutor | None = None
+
+
+def _default_threads() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def threads() -> int:
+    """Number of threads that share one kernel call: cores / processes on this machine unless set."""
+    return _threads or _default_threads()
+
+
+def set_threads(count: int) -> None:
+    """Use `count` threads for every later kernel call of this process."""
+    global _threads
+    if count < 1:
+        raise ValueError(f"set_threads: count must be at least 1, got {count}")
+    _threads = count
+    _forget_executor()
+
+
+def _forget_executor() -> None:
+    global _executor
+    _executor = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_executor)
+
+
+def for_ranges(count: int, smallest: int, run: Callable[[int, int], object]) -> None:
+    """Call run(first, stop) on contiguous ranges that cover [0, count), each of at least `smallest` unless it is the last."""
+    global _executor
+    parts = min(threads(), max(1, count // max(1, smallest)))
+    if parts == 1:
+        if count:
+            run(0, count)
+        return
+    with _lock:
+        if _executor is None:
+            _executor = ThreadPoolExecutor(threads(), thread_name_prefix="thinwire-kernel")
+        executor = _executor
+    bounds = [count * i // parts for i in range(parts + 1)]
+    for done in [executor.submit(run, a, b) for a, b in zip(bounds, bounds[1:])]:
+        done.result()

@@ -1,0 +1,22 @@
+"""Rounding values to codes and codes back to values."""
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.dispatch import operator
+from thinwire.kernels.round import cpu, reference
+
+__all__ = ["dequantize", "quantize"]
+
+
+def _quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool) -> Tensor:
+    count = torch.library.get_ctx().new_dynamic_size()
+    return values.new_empty(count, dtype=torch.uint8)
+
+
+def _dequantize(codes: Tensor, levels: Tensor, table: Tensor, total: Tensor, add: bool) -> None:
+    return None
+
+
+quantize = operator(reference.quantize, cpu.quantize, _quantize)
+dequantize = operator(reference.dequantize, cpu.dequantize, _dequantize, mutates=("total",))
