@@ -1,0 +1,172 @@
+"""Train the same model with several methods on the same seeds, and collect what each cost and gave."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thinwire.errors import LabError
+from thinwire.lab.config import RunConfig
+from thinwire.lab.folder import RunFolder, read_json, read_metrics, write_json
+from thinwire.lab.launch import Job
+from thinwire.lab.measure import errors_by_layer, levels_in_use
+
+__all__ = ["COLUMNS", "collect", "markdown", "plan", "table"]
+
+_UNCOMPRESSED = ("fp32", "none")
+_MEASURES = ("test_accuracy", "bits_per_value", "ratio_fp32", "ratio_bf16", "vnmse", "bytes_sent", "seconds_per_step")
+
+
+def plan(
+    base: RunConfig, methods: Sequence[str], *, seeds: int, out: str | os.PathLike[str], overwrite: bool = False
+) -> list[Job]:
+    """Make the run folders `out/METHOD/seed-K` of all methods on all seeds.
+
+    Only one run, uncompressed if there is one, keeps gradients: all methods are measured on the same ones.
+
+    Args:
+        base: everything but the method; its seed is the first of the seeds.
+        methods: as thinwire.schemes.from_spec reads them.
+        seeds: runs a method.
+        out: the folder for all of it.
+        overwrite: replace earlier runs there.
+
+    Raises:
+        LabError: no methods, a method twice, or an earlier run is there.
+        SchemeError: an unknown method.
+    """
+    if not methods or seeds < 1:
+        raise LabError("a comparison needs at least one method and one seed")
+    if len(set(methods)) < len(methods):
+        raise LabError(f"a method is named twice: {', '.join(methods)}")
+    source = next((method for method in methods if method in _UNCOMPRESSED), methods[0])
+    configs = []
+    for seed in range(base.seed, base.seed + seeds):
+        for method in methods:
+            keeps = method == source and seed == base.seed
+            configs.append(replace(base, method=method, seed=seed, captures=base.captures if keeps else 0))
+    jobs = []
+    for config in configs:
+        folder = Path(out) / config.method / f"seed-{config.seed}"
+        jobs.append(Job(config=config, folder=str(RunFolder.create(folder, overwrite=overwrite).path)))
+    return jobs
+
+
+def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read finished runs, measure all methods on the captured gradients, and write `out/results.json`.
+
+    Returns:
+        What is in results.json: "config", "methods" (label -> mean and spread of each measure, curves), "layers" (sizes and
+        errors by layer), "levels" (a real block of gradient values and each method's levels for it).
+    """
+    first = jobs[0].config
+    schemes = {job.config.method: job.config.scheme() for job in jobs}
+    methods = {}
+    for method in schemes:
+        methods[method] = _summarise([Path(job.folder) for job in jobs if job.config.method == method])
+    shared = first.as_dict()
+    for own in ("method", "seed", "captures"):
+        del shared[own]
+    results: dict[str, Any] = {
+        "config": shared,
+        "seeds": sorted({job.config.seed for job in jobs}),
+        "methods": methods,
+    }
+    snapshots = _snapshots(jobs)
+    if snapshots:
+        errors = errors_by_layer(snapshots, schemes, min_values=first.min_values)
+        results["layers"] = {
+            "values": {name: g.numel() for name, g in snapshots[0].items() if g.numel() >= first.min_values},
+            "snapshots": len(snapshots),
+            "errors": errors,
+        }
+        results["levels"] = levels_in_use(snapshots[len(snapshots) // 2], schemes, first.block_size)
+    write_json(Path(out) / "results.json", results)
+    return results
+
+
+def _summarise(folders: list[Path]) -> dict[str, Any]:
+    summaries = [read_json(folder / "summary.json") for folder in folders]
+    metrics = [read_metrics(folder / "metrics.jsonl") for folder in folders]
+    result: dict[str, Any] = {name: _spread([s[name] for s in summaries]) for name in _MEASURES}
+    for name in ("steps", "parameters", "workers", "versions"):
+        result[name] = summaries[0][name]
+    epochs = [[line for line in lines if line["kind"] == "epoch"] for lines in metrics]
+    steps = [[line["loss"] for line in lines if line["kind"] == "step"] for lines in metrics]
+    result["curve"] = [
+        {
+            "bytes_sent": statistics.fmean(line["bytes_sent"] for line in lines),
+            "test_accuracy": statistics.fmean(line["test_accuracy"] for line in lines),
+        }
+        for lines in zip(*epochs, strict=True)
+    ]
+    result["loss"] = [_mean(losses) for losses in zip(*steps, strict=True)]
+    return result
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def _spread(values: list[float | None]) -> dict[str, float | None]:
+    """Return mean and sample standard deviation (None for one run)."""
+    mean = _mean(values)
+    known = [value for value in values if value is not None]
+    return {"mean": mean, "spread": statistics.stdev(known) if mean is not None and len(known) > 1 else None}
+
+
+def _snapshots(jobs: Sequence[Job]) -> list[dict[str, torch.Tensor]]:
+    files = [file for job in jobs if job.config.captures for file in RunFolder(job.folder).gradients()]
+    return [torch.load(file, weights_only=True) for file in files]
+
+
+COLUMNS = {
+    "method": "Method",
+    "test_accuracy": "Test accuracy, %",
+    "bits_per_value": "Bits per value",
+    "ratio_fp32": "Less than fp32",
+    "ratio_bf16": "Less than bf16",
+    "vnmse": "Error, vNMSE",
+    "bytes_sent": "Sent by a worker, MB",
+    "seconds_per_step": "Step, ms",
+}
+_SHOWN = {  # factor and format
+    "test_accuracy": (100, "{:.2f}"),
+    "bits_per_value": (1, "{:.3f}"),
+    "ratio_fp32": (1, "{:.2f}x"),
+    "ratio_bf16": (1, "{:.2f}x"),
+    "vnmse": (1, "{:.4g}"),
+    "bytes_sent": (1e-6, "{:.2f}"),
+    "seconds_per_step": (1e3, "{:.0f}"),
+}
+_WITH_SPREAD = ("test_accuracy", "vnmse", "seconds_per_step")
+
+
+def table(results: dict[str, Any]) -> list[list[str]]:
+    """Return the rows of the comparison, one a method, with a text for each of COLUMNS."""
+    return [
+        [method, *(_cell(name, values[name]) for name in _SHOWN)] for method, values in results["methods"].items()
+    ]
+
+
+def _cell(name: str, value: dict[str, float | None]) -> str:
+    factor, form = _SHOWN[name]
+    if value["mean"] is None:
+        return "-"
+    text = form.format(value["mean"] * factor)
+    if name in _WITH_SPREAD and value["spread"] is not None:
+        text += " ± " + form.format(value["spread"] * factor)
+    return text
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the table in Markdown."""
+    rows = [list(COLUMNS.values()), ["---"] + ["--:"] * (len(COLUMNS) - 1), *table(results)]
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)

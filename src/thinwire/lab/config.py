@@ -1,0 +1,87 @@
+"""What one training run does, checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from thinwire import schemes
+from thinwire.errors import LabError
+from thinwire.lab.data import DATASETS
+from thinwire.lab.models import MODELS
+
+__all__ = ["SCHEDULES", "RunConfig"]
+
+SCHEDULES = ("cosine", "step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One training run. Equal configurations give bit-identical weights on one machine.
+
+    Raises:
+        LabError: a value that no run can have.
+        SchemeError: an unknown method, or a level count or block size that it cannot have.
+    """
+
+    method: str = "orq-9"  # as thinwire.schemes.from_spec reads it
+    block_size: int = 2048  # values that share a level set; higher => fewer bits, more error
+    level_dtype: str = "float32"  # or "bfloat16"
+    min_values: int = 1024  # parameters smaller than this travel uncompressed; higher => more bits, less error
+    workers: int = 2
+    data: str = "mnist5k"
+    data_root: str | None = None  # folder that holds the data sets that are not bundled
+    model: str = "resnet20"
+    epochs: int = 3
+    batch_size: int = 128  # images a step, over all workers together
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    schedule: str = "cosine"
+    seed: int = 0  # of weights, order of images, augmentation and rounding
+    threads: int = 1  # of PyTorch, a worker; results may differ in the last bits between thread counts
+    sample_every: int = 10  # steps between two measurements of the gradients' error; 0 = never
+    captures: int = 3  # snapshots of one worker's gradients kept in the run folder; 0 = none
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "epochs", "batch_size", "threads"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("min_values", "sample_every", "captures", "seed", "weight_decay"):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
+        self._require("seed", self.seed < 2**63, "below 2^63")
+        self._require("lr", 0 < self.lr < math.inf, "positive and finite")
+        self._require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
+        self._require("weight_decay", self.weight_decay < math.inf, "finite")
+        for name, known in (("data", DATASETS), ("model", MODELS), ("schedule", SCHEDULES)):
+            self._require(name, getattr(self, name) in known, "one of " + ", ".join(known))
+        if self.batch_size % self.workers:
+            raise LabError(f"batch_size ({self.batch_size}) must be a multiple of workers ({self.workers})")
+        if DATASETS[self.data].folder and self.data_root is None:
+            raise LabError(f"data {self.data!r} is read from a local folder: give data_root")
+        if self.data_root is not None and not DATASETS[self.data].folder:
+            raise LabError(f"data_root has no effect: data {self.data!r} comes with an installed package")
+        self.scheme()
+
+    def _require(self, name: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise LabError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+
+    def scheme(self) -> schemes.Scheme:
+        """Return the method with this run's block size and level type.
+
+        Raises:
+            SchemeError: see RunConfig.
+        """
+        scheme = schemes.from_spec(self.method)
+        options: dict[str, Any] = {"block_size": self.block_size}
+        if self.level_dtype != "float32":
+            options["level_dtype"] = self.level_dtype
+        unknown = set(options) - {field.name for field in fields(scheme)}
+        if unknown:
+            raise LabError(f"method {self.method!r} has no option {', '.join(sorted(unknown))}")
+        return replace(scheme, **options)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, for config.json and the checkpoint."""
+        return asdict(self)

@@ -1,0 +1,229 @@
+"""Start the worker processes of one or several runs, watch them, and say what went wrong when one fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from thinwire import kernels
+from thinwire.errors import LabError, ThinwireError
+from thinwire.lab.config import RunConfig
+from thinwire.lab.data import Images, load
+from thinwire.lab.folder import RunFolder
+from thinwire.lab.train import Report, train
+
+__all__ = ["Job", "WorkerFailure", "launch", "torchrun_workers"]
+
+_TIMEOUT = timedelta(seconds=45)  # a worker that does not answer for so long has failed
+_GRACE = 3.0  # seconds in which the cause of a failure may still arrive after its consequences
+
+
+class WorkerFailure(ThinwireError, RuntimeError):
+    """A worker process raised an error or died; the others were stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run and the folder it writes to, which exists."""
+
+    config: RunConfig
+    folder: str
+
+
+def torchrun_workers() -> int | None:
+    """Return the number of workers that torchrun started, None when this process was not started by it."""
+    return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ) else None
+
+
+def launch(jobs: Sequence[Job], report: Report) -> None:
+    """Run jobs one after another on the same workers.
+
+    Under torchrun, this process is one of its workers and others are started by nobody. Otherwise the workers are started
+    here, on this machine, after the data was read and the kernels were compiled once.
+
+    Args:
+        jobs: runs with the same workers and data.
+        report: called in this process with the events of rank 0.
+
+    Raises:
+        LabError: the data cannot be read.
+        WorkerFailure: a worker failed; the message says which and why. The run folders keep what was written.
+    """
+    if torchrun_workers() is None:
+        _launch_here(jobs, report)
+    else:
+        _join_torchrun(jobs, report)
+
+
+def _join_torchrun(jobs: Sequence[Job], report: Report) -> None:
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    first = jobs[0].config
+    images = load(first.data, first.data_root)
+    if local_rank == 0:
+        _compile(jobs)
+    try:
+        dist.init_process_group("gloo", timeout=_TIMEOUT)  # returns when all have come this far
+        _work(rank, jobs, images, report)
+    except Exception as error:
+        _write_traceback(jobs, rank)
+        raise WorkerFailure(f"worker {rank} failed: {_one_line(error)}") from error
+
+
+def _compile(jobs: Sequence[Job]) -> None:
+    for scheme in dict.fromkeys(job.config.scheme() for job in jobs):
+        kernels.warmup(scheme)
+
+
+def _work(rank: int, jobs: Sequence[Job], images: Images, report: Report) -> None:
+    for job in jobs:
+        train(job.config, images, RunFolder(job.folder) if rank == 0 else None, report)
+    dist.destroy_process_group()
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    return text if isinstance(error, ThinwireError) else f"{type(error).__name__}: {text}"
+
+
+def _write_traceback(jobs: Sequence[Job], rank: int) -> None:
+    """Keep the traceback for whoever must find a bug; users get one message."""
+    with open(Path(jobs[0].folder) / "error.txt", "a", encoding="utf-8") as file:
+        file.write(f"worker {rank}\n{traceback.format_exc()}\n")
+
+
+def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> None:
+    """What a worker process does. It ends with status 0, or sends a failure and ends with status 1."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        images = Images(**torch.load(Path(scratch) / "images.pt", weights_only=True, mmap=True))
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{scratch}/rendezvous",
+            rank=rank,
+            world_size=jobs[0].config.workers,
+            timeout=_TIMEOUT,
+        )
+        _work(rank, jobs, images, pipe.send)
+    except Exception as error:
+        _write_traceback(jobs, rank)
+        pipe.send(
+            {
+                "kind": "failure",
+                "reason": f"failed: {_one_line(error)}",
+                "weight": 2 if isinstance(error, RuntimeError) else 1,
+            }
+        )
+        os._exit(1)  # at once: peers learn of a failure when its process ends, and exit handlers may wait for them
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _launch_here(jobs: Sequence[Job], report: Report) -> None:
+    first = jobs[0].config
+    images = load(first.data, first.data_root)
+    _compile(jobs)
+    with tempfile.TemporaryDirectory(prefix="thinwire-") as scratch:
+        torch.save(vars(images), Path(scratch) / "images.pt")
+        workers = [_start(rank, scratch, jobs) for rank in range(first.workers)]
+        try:
+            _watch(workers, report)
+        finally:
+            for worker in workers:
+                worker.stop()
+
+
+@dataclass
+class _Process:
+    rank: int
+    process: Any
+    pipe: Connection
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.pipe.close()
+
+
+def _start(rank: int, scratch: str, jobs: Sequence[Job]) -> _Process:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_worker, args=(rank, scratch, list(jobs), theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return _Process(rank, process, ours)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    rank: int
+    reason: str
+    weight: int  # 0: died without a word; 1: raised; 2: raised what a peer's end also causes
+
+
+def _watch(workers: list[_Process], report: Report) -> None:
+    """Pass events on until all workers have ended.
+
+    Raises:
+        WorkerFailure: naming the worker that failed first, as opposed to those that failed because of it.
+    """
+    running = {worker.pipe: worker for worker in workers}
+    failures: list[_Failure] = []
+    deadline: float | None = None
+    while running and (deadline is None or time.monotonic() < deadline):
+        for pipe in wait(list(running), timeout=None if deadline is None else 0.2):
+            failure = _receive(running, pipe, report)
+            if failure is not None:
+                failures.append(failure)
+                deadline = deadline or time.monotonic() + _GRACE
+    if failures:
+        cause = min(failures, key=lambda failure: failure.weight)
+        raise WorkerFailure(f"worker {cause.rank} {cause.reason}")
+
+
+def _receive(running: dict[Connection, _Process], pipe: Any, report: Report) -> _Failure | None:
+    worker = running[pipe]
+    try:
+        event = pipe.recv()
+    except (EOFError, OSError):  # the process has ended, or was cut off within a message
+        del running[pipe]
+        worker.process.join()
+        return _unexplained_end(worker)
+    if event["kind"] == "failure":
+        del running[pipe]
+        return _Failure(worker.rank, event["reason"], event["weight"])
+    report(event)
+    return None
+
+
+def _unexplained_end(worker: _Process) -> _Failure | None:
+    status = worker.process.exitcode
+    if status == 0:
+        return None
+    if status is not None and status < 0:
+        how = f"was killed by signal {-status} ({signal.Signals(-status).name})"
+    else:
+        how = f"ended with status {status}"
+    return _Failure(worker.rank, how, 0)

@@ -1,0 +1,64 @@
+"""Write a comparison as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from thinwire.lab import plots
+from thinwire.lab.compare import COLUMNS, table
+from thinwire.lab.extra import require
+
+__all__ = ["write_report"]
+
+
+def write_report(results: Mapping[str, Any], path: Path) -> None:
+    """Write the table and the figures of a comparison.
+
+    Args:
+        results: from `compare.collect`.
+        path: of the HTML file.
+
+    Raises:
+        LabError: matplotlib or jinja2 is not installed.
+    """
+    jinja2 = require("jinja2")
+    source = resources.files("thinwire.lab").joinpath("templates/report.html").read_text(encoding="utf-8")
+    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
+    any_method = next(iter(results["methods"].values()))
+    html = template.render(
+        results=results,
+        config=results["config"],
+        run=any_method,
+        columns=COLUMNS.values(),
+        rows=table(results),
+        colours=plots.colours(results["methods"]),
+        figures={name: data_uri(figure) for name, figure in _figures(results).items()},
+        ring=[plots.ring_bytes(any_method, bytes_per_value=width) / 1e6 for width in (4, 2)],
+    )
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(html, encoding="utf-8")
+    partial.replace(path)
+
+
+def _figures(results: Mapping[str, Any]) -> dict[str, Any]:
+    figures = {
+        "accuracy": plots.accuracy_against_bytes(results),
+        "loss": plots.loss_against_steps(results),
+    }
+    if "layers" in results:
+        figures["layers"] = plots.error_by_layer(results)
+        figures["levels"] = plots.levels_on_histogram(results)
+    return figures
+
+
+def data_uri(figure: Any) -> str:
+    """Return a figure as an SVG image inside a data: address."""
+    image = io.BytesIO()
+    with require("matplotlib").rc_context({"svg.fonttype": "path", "svg.hashsalt": "thinwire"}):
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(image.getvalue()).decode("ascii")
