@@ -1,0 +1,8 @@
+"""Frames between ranks, in order, on a process group and a thread of our own."""
+
+from thinwire.collectives.agree import agree
+from thinwire.collectives.all_reduce import all_reduce
+from thinwire.collectives.channel import Channel, Traffic
+from thinwire.collectives.exchange import Observer, average, mean_of_frames, plain_mean
+
+__all__ = ["Channel", "Observer", "Traffic", "agree", "all_reduce", "average", "mean_of_frames", "plain_mean"]

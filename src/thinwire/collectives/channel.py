@@ -1,0 +1,141 @@
+"""A private line between ranks: one process group and one thread, on which everything happens in order."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from thinwire.collectives.transport import Link
+from thinwire.errors import ChannelError, FrameError, PeerFailure, ThinwireError
+
+__all__ = ["Channel", "Traffic"]
+
+T = TypeVar("T")
+_Queue = SimpleQueue[Callable[[], None] | None]
+_ALIKE = (PeerFailure, FrameError)  # raised from bytes that every rank has seen
+_PATIENCE = 5.0  # seconds that closing waits for the exchange under way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What this rank has exchanged on a channel, in bytes as handed to the transport (agreeing is not counted)."""
+
+    calls: int = 0  # exchanges
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    values: int = 0  # encoded on this rank
+    frame_bytes: int = 0  # of the frames that carry them, once each
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(**{name: count + getattr(other, name) for name, count in vars(self).items()})
+
+
+class Channel:
+    """A private process group over the ranks of `group` (None: all), and the one thread that uses it.
+
+    Jobs run in the order of `submit`, so ranks that submit alike exchange alike, whatever their own threads do.
+    The first failure breaks the channel for good: jobs after it are refused with the same cause. A failure that
+    only this rank knows is left in the group's store and the connections are closed, so that other ranks raise it too.
+
+    Creating a channel is a collective call, like `torch.distributed.new_group`.
+
+    Raises:
+        ChannelError: torch.distributed is not initialised, or this process is not in `group`.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.link = Link(group)
+        self.rank = self.link.rank
+        self.world_size = self.link.world_size
+        self.traffic = Traffic()
+        self._fault: ThinwireError | None = None
+        self._jobs: _Queue = SimpleQueue()
+        thread = threading.Thread(target=_work, args=(self._jobs,), name="thinwire", daemon=True)
+        thread.start()
+        # Runs on close(), when the channel is forgotten, or before the interpreter exits; once.
+        self._finish = weakref.finalize(self, _finish, self._jobs, thread, self.link)
+
+    def submit(self, job: Callable[[], T], device: torch.device | None = None) -> Future[T]:
+        """Run `job` on the channel's thread, after all jobs before it.
+
+        Args:
+            job: what to do there; it may call `link` and `count`.
+            device: where the tensors lie that `job` reads and returns, if not on the CPU: the thread waits for the
+                caller's current stream, and a waiting caller for the thread's.
+
+        Returns:
+            A Future of the job's result. Its `wait` raises what the job raised, as the other ranks see it.
+
+        Raises:
+            ThinwireError: the channel is broken or closed; the first cause.
+        """
+        if self._fault is not None:
+            raise self._fault
+        cuda = device is not None and device.type == "cuda"
+        future: Future[T] = Future(devices=[device] if cuda else None)
+        ready = torch.cuda.current_stream(device).record_event() if cuda else None
+        context = contextvars.copy_context()  # a backend chosen by the caller holds for the job
+
+        def run() -> None:
+            if ready is not None:
+                torch.cuda.set_device(device)
+                torch.cuda.current_stream(device).wait_event(ready)
+            self._settle(future, lambda: context.run(job))
+
+        self._jobs.put(run)
+        return future
+
+    def count(self, **amounts: int) -> None:
+        """Add one call and the named amounts to `traffic`."""
+        self.traffic = self.traffic + Traffic(calls=1, **amounts)
+
+    def close(self) -> None:
+        """Refuse further work, finish what is under way and leave the group. Again is harmless."""
+        self._fault = self._fault or ChannelError("this channel is closed")
+        self._finish()
+
+    def _settle(self, future: Future[Any], job: Callable[[], Any]) -> None:
+        if self._fault is None:
+            try:
+                result = job()
+            except BaseException as error:
+                self._fault = self._broken_by(error)
+            else:
+                future.set_result(result)
+                return
+        future.set_exception(self._fault)
+
+    def _broken_by(self, error: BaseException) -> ThinwireError:
+        """The error that every rank raises for this one."""
+        if isinstance(error, _ALIKE):
+            return error
+        if isinstance(error, ChannelError):
+            fault = ChannelError(self.link.reported() or str(error))
+        else:
+            fault = ChannelError(f"rank {self.rank} failed: {type(error).__name__}: {error}")
+            fault.__cause__ = error
+            self.link.report(str(fault))
+        self.link.drop()
+        return fault
+
+
+def _work(jobs: _Queue) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # or the last job, and the channel it belongs to, would live until the next one
+
+
+def _finish(jobs: _Queue, thread: threading.Thread, link: Link) -> None:
+    jobs.put(None)
+    if thread is not threading.current_thread():
+        thread.join(_PATIENCE)
+    link.drop()

@@ -1,0 +1,130 @@
+"""One process group of our own and the few collectives that frames need, under one name each from torch 2.6 on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from thinwire.errors import ChannelError
+
+__all__ = ["Link"]
+
+_FAULT = "thinwire/fault"
+# torch 2.14 renamed it; the old name warns there.
+_all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Link:
+    """A private process group over the ranks of `group` (None: all ranks), used from one thread at a time.
+
+    Creating one is a collective call: every rank of `group` makes it, in the same order as its other groups.
+
+    Raises:
+        ChannelError: torch.distributed is not initialised, or this process is not in `group`.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise ChannelError(
+                "torch.distributed is not initialised: call torch.distributed.init_process_group() first"
+            )
+        if group is None:
+            group = dist.group.WORLD
+        if group is dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
+            raise ChannelError("this process is not a member of the given process group")
+        self._group: dist.ProcessGroup | None = _private_copy(group)
+        self.rank = dist.get_rank(self._group)
+        self.world_size = dist.get_world_size(self._group)
+        self._backends = dict(pair.split(":") for pair in dist.get_backend_config(self._group).split(","))
+        self._store = c10d._get_process_group_store(self._group)
+
+    def device_for(self, device: torch.device) -> torch.device:
+        """Where bytes of a tensor on `device` must lie to be sent: there if the backend can, else where it can."""
+        if self._backends.get(device.type, "gloo") != "gloo":
+            return device
+        return torch.device("cpu" if "cpu" in self._backends else next(iter(self._backends)))
+
+    def gather(self, mine: Tensor) -> Tensor:
+        """Every rank's bytes, in rank order.
+
+        Args:
+            mine: contiguous uint8 `[length]`, of one length on all ranks.
+
+        Returns:
+            uint8 `[world_size, length]` on the device of `mine`.
+
+        Raises:
+            ChannelError: another rank is gone, or the group was closed.
+        """
+        if self.world_size == 1:
+            return mine[None]
+        wire = mine.to(self.device_for(mine.device))
+        rows = wire.new_empty(self.world_size * wire.numel())
+        self._carry(_all_gather, rows, wire)
+        return rows.view(self.world_size, -1).to(mine.device)
+
+    def add(self, values: Tensor) -> Tensor:
+        """The sum of `values` (contiguous, any shape) over all ranks, written over `values` where it lies right.
+
+        Raises:
+            ChannelError: another rank is gone, or the group was closed.
+        """
+        if self.world_size == 1:
+            return values
+        wire = values.to(self.device_for(values.device))
+        self._carry(dist.all_reduce, wire)
+        return wire.to(values.device)
+
+    def report(self, fault: str) -> None:
+        """Leave word for the other ranks of what went wrong here, if the store still runs. The first word stays."""
+        with contextlib.suppress(RuntimeError):
+            self._store.compare_set(_FAULT, "", fault)
+
+    def reported(self) -> str | None:
+        """What a rank reported before it left, if one did and the store still runs."""
+        with contextlib.suppress(RuntimeError):
+            return self._store.get(_FAULT).decode() if self._store.check([_FAULT]) else None
+        return None
+
+    def drop(self) -> None:
+        """Leave the group, so that its connections close and no other rank waits for this one."""
+        group, self._group = self._group, None
+        if group is None:
+            return
+        if hasattr(group, "abort"):
+            group.abort()
+        with contextlib.suppress(ValueError):  # the program has destroyed all groups itself
+            dist.destroy_process_group(group)
+
+    def _carry(self, collective: Callable[..., Any], *tensors: Tensor) -> None:
+        if self._group is None:
+            raise ChannelError("this channel is closed")
+        try:
+            collective(*tensors, group=self._group)
+            return
+        except RuntimeError as error:
+            cause = str(error)
+        # Raised outside the handler: a chained traceback would keep the group, and with it the sockets, alive.
+        raise ChannelError(f"lost contact with another rank: {cause}")
+
+
+def _private_copy(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    ranks = dist.get_process_group_ranks(group)
+    whole_world = len(ranks) == dist.get_world_size()
+    # Ranks outside a smaller group do not take part, so these synchronize among themselves.
+    return dist.new_group(
+        ranks, timeout=_timeout(group), use_local_synchronization=not whole_world, group_desc="thinwire"
+    )
+
+
+def _timeout(group: dist.ProcessGroup) -> timedelta | None:
+    """The time limit that the program chose for `group`; new groups do not inherit it."""
+    backend = group._get_backend(group._device_types[0])
+    return getattr(getattr(backend, "options", None), "_timeout", None)

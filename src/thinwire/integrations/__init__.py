@@ -1,0 +1,1 @@
+"""The collectives, hung on one training framework per file."""
