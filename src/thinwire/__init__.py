@@ -1,0 +1,35 @@
+"""thinwire: gradients quantized to 1-4 bits with optimal levels, packed for real, averaged across workers.
+
+    frame = thinwire.encode(gradient, thinwire.ORQ(levels=9))
+    gradient = thinwire.decode(frame)
+
+In DistributedDataParallel: `thinwire.ddp.register(model, thinwire.ORQ(levels=9))`.
+"""
+
+from thinwire.errors import ThinwireError
+from thinwire.schemes import ORQ, QSGD, BinGradB, BinGradPB, Linear, MinMax, NoCompression, SignSGD, TernGrad
+from thinwire.types import Key
+from thinwire.wire.public import FrameInfo, capacity, decode, encode, expected_error, inspect, warmup
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ORQ",
+    "QSGD",
+    "BinGradB",
+    "BinGradPB",
+    "FrameInfo",
+    "Key",
+    "Linear",
+    "MinMax",
+    "NoCompression",
+    "SignSGD",
+    "TernGrad",
+    "ThinwireError",
+    "capacity",
+    "decode",
+    "encode",
+    "expected_error",
+    "inspect",
+    "warmup",
+]

@@ -18,7 +18,11 @@ from thinwire.errors import BackendError
 
 __all__ = ["BACKENDS", "backend", "operator"]
 
-BACKENDS = ("auto", "reference", "cpu")
+BACKENDS = {
+    "auto": "the fastest that fits the tensors' device",
+    "reference": "plain torch, any device: the specification",
+    "cpu": "Numba, CPU tensors",
+}
 _chosen: ContextVar[str] = ContextVar("thinwire_backend", default="auto")
 
 

@@ -20,11 +20,24 @@ from thinwire.lab.measure import errors_by_layer, levels_in_use
 __all__ = ["COLUMNS", "collect", "markdown", "plan", "table"]
 
 _UNCOMPRESSED = ("fp32", "none")
-_MEASURES = ("test_accuracy", "bits_per_value", "ratio_fp32", "ratio_bf16", "vnmse", "bytes_sent", "seconds_per_step")
+_MEASURES = (
+    "test_accuracy",
+    "bits_per_value",
+    "ratio_fp32",
+    "ratio_bf16",
+    "vnmse",
+    "bytes_sent",
+    "seconds_per_step",
+)
 
 
 def plan(
-    base: RunConfig, methods: Sequence[str], *, seeds: int, out: str | os.PathLike[str], overwrite: bool = False
+    base: RunConfig,
+    methods: Sequence[str],
+    *,
+    seeds: int,
+    out: str | os.PathLike[str],
+    overwrite: bool = False,
 ) -> list[Job]:
     """Make the run folders `out/METHOD/seed-K` of all methods on all seeds.
 
@@ -62,8 +75,8 @@ def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
     """Read finished runs, measure all methods on the captured gradients, and write `out/results.json`.
 
     Returns:
-        What is in results.json: "config", "methods" (label -> mean and spread of each measure, curves), "layers" (sizes and
-        errors by layer), "levels" (a real block of gradient values and each method's levels for it).
+        What is in results.json: "config", "seeds", "methods" (label -> mean and spread of each measure, curves),
+        "layers" (sizes and errors by layer), "levels" (a block of gradient values and the levels for it).
     """
     first = jobs[0].config
     schemes = {job.config.method: job.config.scheme() for job in jobs}
@@ -94,7 +107,7 @@ def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
 def _summarise(folders: list[Path]) -> dict[str, Any]:
     summaries = [read_json(folder / "summary.json") for folder in folders]
     metrics = [read_metrics(folder / "metrics.jsonl") for folder in folders]
-    result: dict[str, Any] = {name: _spread([s[name] for s in summaries]) for name in _MEASURES}
+    result: dict[str, Any] = {name: _spread([s[name] for s in summaries]) for name in _SHOWN}
     for name in ("steps", "parameters", "workers", "versions"):
         result[name] = summaries[0][name]
     epochs = [[line for line in lines if line["kind"] == "epoch"] for lines in metrics]
@@ -152,7 +165,8 @@ _WITH_SPREAD = ("test_accuracy", "vnmse", "seconds_per_step")
 def table(results: dict[str, Any]) -> list[list[str]]:
     """Return the rows of the comparison, one a method, with a text for each of COLUMNS."""
     return [
-        [method, *(_cell(name, values[name]) for name in _SHOWN)] for method, values in results["methods"].items()
+        [method, *(_cell(name, values[name]) for name in _SHOWN)]
+        for method, values in results["methods"].items()
     ]
 
 

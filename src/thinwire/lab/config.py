@@ -28,7 +28,7 @@ class RunConfig:
     method: str = "orq-9"  # as thinwire.schemes.from_spec reads it
     block_size: int = 2048  # values that share a level set; higher => fewer bits, more error
     level_dtype: str = "float32"  # or "bfloat16"
-    min_values: int = 1024  # parameters smaller than this travel uncompressed; higher => more bits, less error
+    min_values: int = 1024  # smaller parameters travel uncompressed; higher => more bits, less error
     workers: int = 2
     data: str = "mnist5k"
     data_root: str | None = None  # folder that holds the data sets that are not bundled

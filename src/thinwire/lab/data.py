@@ -1,4 +1,4 @@
-"""Images for the lab: four small data sets, their augmentation, and a deterministic share for every worker."""
+"""Images for the lab: four small data sets, their augmentation, and every worker's deterministic share."""
 
 from __future__ import annotations
 
@@ -37,17 +37,19 @@ class Images:
     def __post_init__(self) -> None:
         for images, labels in ((self.train, self.train_labels), (self.test, self.test_labels)):
             if images.dtype != torch.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
-                raise LabError(f"images {images.dtype} {tuple(images.shape)} with labels {tuple(labels.shape)}")
+                raise LabError(
+                    f"images {images.dtype} {tuple(images.shape)} with labels {tuple(labels.shape)}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
     """How a data set is read, normalised and augmented.
 
-    `mean` and `std` are per channel, of training images scaled to [0, 1]. CIFAR gets the standard augmentation: a random
-    crop after padding by 4, and a random mirror image. A mirrored digit is no longer that digit, so digits are never
-    mirrored; MNIST has a margin of 4 pixels and is shifted by up to 2 of them; the 8x8 digits touch their border, so a
-    shift would cut them off, and they stay as they are.
+    `mean` and `std` are per channel, of training images scaled to [0, 1]. CIFAR gets the standard
+    augmentation: a random crop after padding by 4, and a random mirror image. A mirrored digit is no longer that
+    digit, so digits are never mirrored; MNIST has a margin of 4 pixels and is shifted by up to 2 of them; the
+    8x8 digits touch their border, so a shift would cut them off, and they stay as they are.
     """
 
     read: Callable[[Path], Images]
@@ -153,12 +155,8 @@ def _check_cifar_files(kind: Any, root: Path) -> None:
 
 
 DATASETS: dict[str, DataSet] = {
-    "digits": DataSet(
-        read=_read_digits, channels=1, classes=10, mean=(0.305,), std=(0.376,), peak=16.0
-    ),
-    "mnist5k": DataSet(
-        read=_read_mnist5k, channels=1, classes=10, mean=(0.1307,), std=(0.3081,), padding=2
-    ),
+    "digits": DataSet(read=_read_digits, channels=1, classes=10, mean=(0.305,), std=(0.376,), peak=16.0),
+    "mnist5k": DataSet(read=_read_mnist5k, channels=1, classes=10, mean=(0.1307,), std=(0.3081,), padding=2),
     "cifar10": DataSet(
         read=_read_cifar("CIFAR10"),
         channels=3,
@@ -183,7 +181,7 @@ DATASETS: dict[str, DataSet] = {
 
 
 def normalise(images: Tensor, dataset: DataSet) -> Tensor:
-    """Scale uint8 `[n, c, h, w]` to float32 of mean 0 and deviation 1 per channel, with channels last in memory."""
+    """Scale uint8 `[n, c, h, w]` to float32, mean 0 and deviation 1 per channel, channels last in memory."""
     mean = torch.tensor(dataset.mean).mul(dataset.peak)
     scale = torch.tensor(dataset.std).mul(dataset.peak).reciprocal()
     rows = images.permute(0, 2, 3, 1).contiguous().to(torch.float32)
@@ -191,11 +189,10 @@ def normalise(images: Tensor, dataset: DataSet) -> Tensor:
 
 
 def _augment(images: Tensor, dataset: DataSet, generator: torch.Generator) -> Tensor:
-    count, _, height, width = images.shape
     if dataset.padding:
         images = _shift(images, dataset.padding, generator)
     if dataset.mirror:
-        mirrored = torch.rand(count, generator=generator) < 0.5
+        mirrored = torch.rand(len(images), generator=generator) < 0.5
         images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
     return images
 
@@ -215,9 +212,9 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield this worker's share of an epoch: the same number of batches, of the same sizes, on every worker.
 
-    All workers draw one order of the images; batch i is the i-th run of `batch_size` of them, of which each worker takes
-    every `world_size`-th. Only the last batch may be smaller; of it, fewer than `world_size` images are left out, others in
-    every epoch.
+    All workers draw one order of the images; batch i is the i-th run of `batch_size` of them, of which each
+    worker takes every `world_size`-th. Only the last batch may be smaller; of it, fewer than `world_size` images
+    are left out, others in every epoch.
 
     Args:
         images: the data.
@@ -240,7 +237,7 @@ def batches(
 def shares(
     count: int, *, batch_size: int, rank: int, world_size: int, seed: int, epoch: int
 ) -> Iterator[tuple[Tensor, torch.Generator]]:
-    """Yield the indices of each of this worker's batches, and the generator for its augmentation (see `batches`)."""
+    """Yield the indices of each of this worker's batches and the generator that augments it."""
     order = np.random.default_rng([seed, epoch]).permutation(count)
     for index in range(steps_per_epoch(count, batch_size, world_size)):
         batch = order[index * batch_size : (index + 1) * batch_size]

@@ -22,8 +22,8 @@ _FILES = ("config.json", "metrics.jsonl", "checkpoint.pt", "summary.json", "erro
 class RunFolder:
     """One run's files.
 
-    `config.json`, `summary.json`, `checkpoint.pt` and `gradients/step_*.pt` appear whole or not at all; `metrics.jsonl` grows
-    by one line at a time. Both kinds of `.pt` file load with `weights_only=True`.
+    `config.json`, `summary.json`, `checkpoint.pt` and `gradients/step_*.pt` appear whole or not at all;
+    `metrics.jsonl` grows by one line at a time. Both kinds of `.pt` file load with `weights_only=True`.
 
     Args:
         path: the folder; see `create` for a new one.
@@ -46,7 +46,7 @@ class RunFolder:
         folder = cls(path)
         earlier = folder._files()
         if earlier and not overwrite:
-            raise LabError(f"{folder.path} holds an earlier run: choose another folder, or ask to overwrite it")
+            raise LabError(f"{folder.path} holds an earlier run: choose another folder or overwrite it")
         try:
             for file in earlier:
                 file.unlink()

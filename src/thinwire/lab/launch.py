@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from thinwire import kernels
-from thinwire.errors import LabError, ThinwireError
+from thinwire.errors import ThinwireError
 from thinwire.lab.config import RunConfig
 from thinwire.lab.data import Images, load
 from thinwire.lab.folder import RunFolder
@@ -52,7 +52,7 @@ def torchrun_workers() -> int | None:
 def launch(jobs: Sequence[Job], report: Report) -> None:
     """Run jobs one after another on the same workers.
 
-    Under torchrun, this process is one of its workers and others are started by nobody. Otherwise the workers are started
+    Under torchrun, this process is one of the workers, and none is started. Otherwise the workers are started
     here, on this machine, after the data was read and the kernels were compiled once.
 
     Args:
@@ -128,7 +128,9 @@ def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> N
                 "weight": 2 if isinstance(error, RuntimeError) else 1,
             }
         )
-        os._exit(1)  # at once: peers learn of a failure when its process ends, and exit handlers may wait for them
+        os._exit(
+            1
+        )  # at once: peers learn of a failure when its process ends, and exit handlers may wait for them
 
 
 def _end_with_parent() -> None:

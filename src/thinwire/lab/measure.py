@@ -17,10 +17,10 @@ _FEW_LEVELS = 64  # more cannot be drawn apart
 
 
 class Probe:
-    """An observer for `thinwire.ddp.Handle` that measures the error of this worker's gradients and keeps copies of them.
+    """An observer for `thinwire.ddp.Handle` that measures and keeps this worker's gradients.
 
-    The trainer calls `begin` before a backward pass and reads `error` and `gradients` after it; a pass hands over its
-    gradients in several messages.
+    The trainer calls `begin` before a backward pass and reads `error` and `gradients` after it; a pass hands
+    over its gradients in several messages.
 
     Args:
         sample_every: steps between two measurements; 0 = never.
@@ -104,8 +104,8 @@ def levels_in_use(
         block_size: values of the block.
 
     Returns:
-        "layer" and "values" of the block, and "methods": label -> "levels" (the decoded values that occur, sorted), "shares"
-        (of the block's values that became each level) and "vnmse" (expected).
+        "layer" and "values" of the block, and "methods": label -> "levels" (the decoded values that occur,
+        sorted), "shares" (of the block's values that became each level) and "vnmse" (expected).
     """
     layer = max(gradients, key=lambda name: gradients[name].numel())
     block = gradients[layer].flatten()[:block_size]

@@ -1,4 +1,4 @@
-"""The networks of the lab: a small CNN and the CIFAR ResNets, for any small image with one or three channels."""
+"""The networks of the lab: a small CNN and the CIFAR ResNets, for small images of any number of channels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SmallCNN(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut that has no parameters (option A: subsample, then pad with zero channels)."""
+    """Two 3x3 convolutions and a shortcut without parameters (option A: subsample, add zero channels)."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The figures of a comparison. Each takes the results of `compare.collect` and returns a matplotlib Figure."""
+"""The figures of a comparison. Each takes the results of `compare.collect`, returns a matplotlib Figure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _legend(axes: Any) -> None:
 
 
 def accuracy_against_bytes(results: Mapping[str, Any]) -> Any:
-    """Test accuracy after every epoch against what one worker had sent by then; error bars where there are several seeds."""
+    """Test accuracy after every epoch against what one worker had sent by then; error bars over seeds."""
     figure, (axes,) = _axes(4.2)
     shade = colours(results["methods"])
     for method, values in results["methods"].items():
@@ -85,7 +85,7 @@ def accuracy_against_bytes(results: Mapping[str, Any]) -> Any:
     any_method = next(iter(results["methods"].values()))
     _mark_ring(axes, any_method)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(_plain_numbers())
+    _label_log_scale(axes.xaxis)
     axes.set_xlabel("gradient bytes sent by one worker so far, MB (log scale)")
     axes.set_ylabel("test accuracy, %")
     _legend(axes)
@@ -111,13 +111,17 @@ def _mark_ring(axes: Any, values: Mapping[str, Any]) -> None:
 
 
 def ring_bytes(values: Mapping[str, Any], *, bytes_per_value: float) -> float:
-    """Return what one worker would send in the whole run if gradients were averaged uncompressed by a ring all-reduce."""
+    """Return what one worker would send in the whole run if a ring all-reduce averaged plain gradients."""
     workers = values["workers"]
     return 2 * (workers - 1) / workers * bytes_per_value * values["parameters"] * values["steps"]
 
 
-def _plain_numbers() -> Any:
-    return require("matplotlib.ticker").FuncFormatter(lambda value, _: f"{value:g}")
+def _label_log_scale(axis: Any) -> None:
+    """Label 1, 2 and 5 of each decade with plain numbers, and keep the other ticks unlabelled."""
+    ticker = require("matplotlib.ticker")
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def loss_against_steps(results: Mapping[str, Any]) -> Any:
@@ -130,8 +134,7 @@ def loss_against_steps(results: Mapping[str, Any]) -> Any:
         smooth = _running_mean(losses, window)
         axes.plot(range(window, len(losses) + 1), smooth, color=shade[method], linewidth=1.4, label=method)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(_plain_numbers())
-    axes.yaxis.set_minor_formatter(require("matplotlib.ticker").NullFormatter())
+    _label_log_scale(axes.yaxis)
     axes.set_xlim(left=0)
     axes.set_xlabel("step")
     axes.set_ylabel("training loss, nats (log scale)")
@@ -155,6 +158,7 @@ def error_by_layer(results: Mapping[str, Any]) -> Any:
             places, heights = zip(*drawn, strict=True)
             axes.plot(places, heights, "o-", color=shade[method], markersize=4, linewidth=0.9, label=method)
     axes.set_yscale("log")
+    _label_log_scale(axes.yaxis)
     thinned = range(0, len(layers), max(1, len(layers) // 30))
     axes.set_xticks(list(thinned), [layers[i].removesuffix(".weight") for i in thinned])
     axes.tick_params(axis="x", labelrotation=90, labelsize=8)
@@ -166,7 +170,7 @@ def error_by_layer(results: Mapping[str, Any]) -> Any:
 
 
 def levels_on_histogram(results: Mapping[str, Any]) -> Any:
-    """One real block of gradient values, and each method's levels for it; a level is as tall as its share of the values."""
+    """One real block of gradient values and each method's levels, as tall as their share of the values."""
     values, methods = results["levels"]["values"], results["levels"]["methods"]
     figure, rows = _axes(0.6 + 0.95 * max(1, len(methods)), max(1, len(methods)))
     shade = colours(results["methods"])
@@ -178,6 +182,7 @@ def levels_on_histogram(results: Mapping[str, Any]) -> Any:
         shares = axes.twinx()
         shares.set_axis_off()
         shares.set_ylim(0, 1.05)
+        shares.vlines(drawn["levels"], 0, 1, color=shade[method], linewidth=1, alpha=0.3)
         shares.vlines(drawn["levels"], 0, drawn["shares"], color=shade[method], linewidth=2)
         shares.plot(drawn["levels"], drawn["shares"], "o", color=shade[method], markersize=4.5)
         axes.set_ylabel(method, rotation=0, ha="right", va="center", color=shade[method], fontweight="bold")

@@ -106,7 +106,9 @@ class _Run:
     def start(self) -> None:
         if self.folder is not None:
             self.folder.write_json("config.json", self.config.as_dict())
-        self._tell({"kind": "start", "method": self.config.method, "seed": self.config.seed, "steps": self.steps})
+        self._tell(
+            {"kind": "start", "method": self.config.method, "seed": self.config.seed, "steps": self.steps}
+        )
 
     def train_epoch(self, epoch: int) -> None:
         """Train one epoch, test, and write a checkpoint."""
@@ -187,7 +189,7 @@ class _Run:
 
     @torch.no_grad()
     def _test(self) -> float:
-        """Return the share of test images that the model names rightly; each rank looks at its share of them."""
+        """Return the share of test images that the model names rightly; each rank looks at a part of them."""
         self.model.eval()
         images, labels = self.images.test, self.images.test_labels
         right = torch.zeros((), dtype=torch.int64)

@@ -1,0 +1,25 @@
+"""Choosing the representable values of a block: one file per idea.
+
+Every solver takes rows, float32 `[blocks, width]` in any order, padded with +inf, finite in the first lengths[b] >= 1
+columns, and returns float32 columns that say the levels of each block. They know no bytes and no ranks.
+"""
+
+from thinwire.levels.clipped_pair import clipped_pair
+from thinwire.levels.evenly_spaced import evenly_spaced, full_range, largest_magnitude, root_energy, within_deviations
+from thinwire.levels.mean_magnitude import mean_magnitude
+from thinwire.levels.optimal_condition import optimal_condition
+from thinwire.levels.quantiles import quantiles
+from thinwire.levels.two_means import two_means
+
+__all__ = [
+    "clipped_pair",
+    "evenly_spaced",
+    "full_range",
+    "largest_magnitude",
+    "mean_magnitude",
+    "optimal_condition",
+    "quantiles",
+    "root_energy",
+    "two_means",
+    "within_deviations",
+]

@@ -1,0 +1,31 @@
+"""Methods by name, each a frozen dataclass with pure plan, encode and decode."""
+
+from thinwire.schemes.base import Plan, Scheme
+from thinwire.schemes.evenly_spaced import QSGD, MinMax, TernGrad
+from thinwire.schemes.group import Group, partition
+from thinwire.schemes.leveled import LeveledScheme
+from thinwire.schemes.linear import Linear
+from thinwire.schemes.none import NoCompression
+from thinwire.schemes.orq import ORQ
+from thinwire.schemes.registry import METHODS, from_options, from_spec
+from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
+
+__all__ = [
+    "METHODS",
+    "ORQ",
+    "QSGD",
+    "BinGradB",
+    "BinGradPB",
+    "Group",
+    "LeveledScheme",
+    "Linear",
+    "MinMax",
+    "NoCompression",
+    "Plan",
+    "Scheme",
+    "SignSGD",
+    "TernGrad",
+    "from_options",
+    "from_spec",
+    "partition",
+]

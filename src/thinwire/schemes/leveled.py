@@ -1,0 +1,133 @@
+"""Methods that give every block its levels: solve, round, pack. A subclass says how to solve and how to round."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import SchemeError
+from thinwire.kernels import dequantize, gather_rows, pack, packed_bytes, quantize, unpack
+from thinwire.kernels.table import LENGTH
+from thinwire.levels.precision import narrow
+from thinwire.levels.rows import filled
+from thinwire.schemes.base import Plan, Scheme, check_integer
+from thinwire.schemes.group import Group
+from thinwire.types import Key, Message
+
+__all__ = ["LeveledScheme"]
+
+_LARGEST_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeveledScheme(Scheme):
+    """Levels by block, one code a value, codes packed by radix.
+
+    Args:
+        block_size: consecutive values that share one level set; higher => fewer bits for levels, more error.
+        level_dtype: "float32", or "bfloat16" to halve what levels cost; the ends are then rounded outward, so that
+            stochastic rounding stays unbiased. Segments of 16-bit dtypes send their levels in their own dtype, exactly.
+
+    Bits per value: log2(s) within 2%, plus the levels' bits / block_size.
+    """
+
+    block_size: int = 2048
+    level_dtype: Literal["float32", "bfloat16"] = "float32"
+
+    rounding: ClassVar[Literal["stochastic", "nearest"]]
+
+    def __post_init__(self) -> None:
+        check_integer(self.method, "block_size", self.block_size, 2, _LARGEST_BLOCK)
+        if self.level_dtype not in ("float32", "bfloat16"):
+            raise SchemeError(
+                f"{self.method}: level_dtype must be 'float32' or 'bfloat16', got {self.level_dtype!r}"
+            )
+
+    @property
+    @abstractmethod
+    def level_count(self) -> int:
+        """Levels s of a block, 2..256."""
+
+    @property
+    def sent_count(self) -> int:
+        """Numbers that travel for each block, from which the receiver rebuilds the levels."""
+        return self.level_count
+
+    @abstractmethod
+    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
+        """Choose each block's levels: padded rows as thinwire.levels takes them, to float32 `[blocks, sent_count]`."""
+
+    def expand(self, sent: Tensor) -> Tensor:
+        """Rebuild levels, float32 `[blocks, s]` ascending, from what was sent, float32 `[blocks, sent_count]`."""
+        return sent
+
+    def _sent_dtype(self, group: Group) -> torch.dtype:
+        return group.dtype if group.dtype.itemsize == 2 else getattr(torch, self.level_dtype)
+
+    def _levels(self, sent: Tensor, group: Group) -> Tensor:
+        """Levels as the receiver's dtype holds them, so that rounding decisions see what will be decoded."""
+        levels = self.expand(sent.to(torch.float32))
+        return levels.to(group.dtype).to(torch.float32) if group.dtype.itemsize == 2 else levels
+
+    def part_bytes(self, group: Group) -> Mapping[str, int]:
+        blocks = group.count_blocks(self.block_size)
+        return {
+            "levels": blocks * self.sent_count * self._sent_dtype(group).itemsize,
+            "codes": packed_bytes(group.values, self.level_count),
+        }
+
+    def plan(self, message: Message, group: Group) -> Plan:
+        table, _ = group.blocks(self.block_size, message.device)
+        rows, finite = gather_rows(message.flat, table, self.block_size)
+        return self._plan_rows(rows, finite, table[:, LENGTH], group)
+
+    def _plan_rows(self, rows: Tensor, finite: Tensor, lengths: Tensor, group: Group) -> Plan:
+        solved = self.solve(rows, lengths) + 0.0  # no negative zeros: equal levels have equal bits
+        sent = narrow(solved, self._sent_dtype(group), outward=self.rounding == "stochastic")
+        levels = self._levels(sent, group)
+        finite = finite & torch.isfinite(levels[:, -1] - levels[:, 0])
+        sent = torch.where(finite[:, None], sent, float("nan"))
+        return Plan(sent=sent, levels=torch.where(finite[:, None], levels, float("nan")))
+
+    def encode(self, message: Message, group: Group, plan: Plan | None, key: Key) -> list[Tensor]:
+        assert plan is not None
+        table, _ = group.blocks(self.block_size, message.device)
+        keys = group.keys(key, self.block_size, message.device)
+        codes = quantize(message.flat, plan.levels, table, keys, self.rounding == "nearest")
+        return [plan.sent.contiguous(), pack(codes, self.level_count)]
+
+    def decode(self, parts: list[Tensor], group: Group, total: Tensor, add: bool) -> None:
+        table, _ = group.blocks(self.block_size, total.device)
+        sent = parts[0].view(self._sent_dtype(group)).reshape(len(table), self.sent_count)
+        codes = unpack(parts[1], self.level_count, group.values)
+        dequantize(codes, self._levels(sent, group), table, total, add)
+
+    def squared_error(self, message: Message, group: Group) -> float:
+        table, _ = group.blocks(self.block_size, message.device)
+        rows, finite = gather_rows(message.flat, table, self.block_size)
+        levels = self._plan_rows(rows, finite, table[:, LENGTH], group).levels
+        if not bool(torch.isfinite(levels).all()):
+            return float("nan")
+        error = _stochastic_error if self.rounding == "stochastic" else _nearest_error
+        inside = filled(torch.ones_like(rows), table[:, LENGTH], 0.0)
+        x = filled(rows, table[:, LENGTH], 0.0).to(torch.float64)
+        return float((error(x, levels.to(torch.float64)) * inside).sum())
+
+
+def _stochastic_error(x: Tensor, levels: Tensor) -> Tensor:
+    """(hi - x)(x - lo) between two levels, the squared distance to the nearer end outside; float64 `[blocks, width]`."""
+    below = torch.searchsorted(levels[:, 1:-1].contiguous(), x, right=True)
+    low, high = levels.gather(1, below), levels.gather(1, below + 1)
+    between = (high - x) * (x - low)
+    return torch.where(between >= 0, between, torch.minimum((x - low) ** 2, (x - high) ** 2))
+
+
+def _nearest_error(x: Tensor, levels: Tensor) -> Tensor:
+    """Squared distance to the level that `quantize` picks, float64 `[blocks, width]`."""
+    midpoints = 0.5 * levels[:, :-1] + 0.5 * levels[:, 1:]
+    return (x - levels.gather(1, torch.searchsorted(midpoints, x))) ** 2

@@ -1,0 +1,65 @@
+"""Methods by name: what the command line and a frame's header say."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from thinwire.errors import SchemeError
+from thinwire.schemes.base import Scheme
+from thinwire.schemes.evenly_spaced import QSGD, MinMax, TernGrad
+from thinwire.schemes.linear import Linear
+from thinwire.schemes.none import NoCompression
+from thinwire.schemes.orq import ORQ
+from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
+
+__all__ = ["METHODS", "from_options", "from_spec"]
+
+METHODS: dict[str, type[Scheme]] = {
+    scheme.method: scheme
+    for scheme in (ORQ, BinGradPB, BinGradB, SignSGD, TernGrad, QSGD, MinMax, Linear, NoCompression)
+}
+
+_SHORTHANDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fp32": ("none", {}),
+    "qsgd-l2": ("qsgd", {"norm": "l2"}),
+    "terngrad-noclip": ("terngrad", {"clip": None}),
+}
+
+
+def from_options(method: str, options: Mapping[str, Any]) -> Scheme:
+    """Build a scheme from its method's name and its options.
+
+    Raises:
+        SchemeError: an unknown method or option, or an impossible value; the message says what exists.
+    """
+    if method not in METHODS:
+        raise SchemeError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    known = inspect.signature(METHODS[method]).parameters
+    for option in options:
+        if option not in known:
+            has = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise SchemeError(f"{method} has no option {option!r}: {has}")
+    build: Callable[..., Scheme] = METHODS[method]
+    return build(**options)
+
+
+def from_spec(text: str, **options: Any) -> Scheme:
+    """Read a short name such as "orq-9", "signsgd", "qsgd-l2-5" or "fp32"; further options by name.
+
+    Raises:
+        SchemeError: as from_options.
+    """
+    name, levels = text.strip().lower(), {}
+    match = re.fullmatch(r"(.+?)-(\d+)", name)
+    if match:
+        name, levels = match[1], {"levels": int(match[2])}
+    method, implied = _SHORTHANDS.get(name, (name, {}))
+    if method not in METHODS:
+        raise SchemeError(
+            f"unknown method {text!r}: choose one of {', '.join([*METHODS, *_SHORTHANDS])}, "
+            "with a level count where it has one, as in orq-9"
+        )
+    return from_options(method, {**implied, **levels, **options})

@@ -1,0 +1,20 @@
+"""Frames: the bytes that travel. FORMAT.md is the law."""
+
+from thinwire.wire.frame import accumulate, capacity, encode, read, verify
+from thinwire.wire.header import FIELDS, MAGIC, VERSION, Header, Shape
+from thinwire.wire.message import compose, layout_of
+
+__all__ = [
+    "FIELDS",
+    "MAGIC",
+    "VERSION",
+    "Header",
+    "Shape",
+    "accumulate",
+    "capacity",
+    "compose",
+    "encode",
+    "layout_of",
+    "read",
+    "verify",
+]

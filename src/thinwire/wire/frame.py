@@ -1,0 +1,158 @@
+"""Frames: a message encoded as one contiguous uint8 tensor, and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import AlteredFrameError, MalformedFrameError, UnexpectedFrameError
+from thinwire.kernels import checksum
+from thinwire.schemes import Group, partition
+from thinwire.types import Key, Layout, Message
+from thinwire.wire.header import CHECKSUM_AT, FIXED, Header, Shape, align, check_fixed, read_header, tables, write_header
+
+__all__ = ["accumulate", "capacity", "encode", "read", "verify"]
+
+
+@functools.lru_cache(maxsize=256)
+def _most_parts(layout: Layout) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(group.scheme.part_bytes(group).values()) for group in partition(layout)[1])
+
+
+@functools.lru_cache(maxsize=256)
+def capacity(layout: Layout, shape: int = Shape.LIST) -> int:
+    """Most bytes that a frame of this layout takes, from shapes, dtypes and schemes alone; equal on all ranks."""
+    return write_header(layout, shape, Key(), _most_parts(layout))[1]
+
+
+@torch.no_grad()
+def encode(message: Message, key: Key, shape: int = Shape.LIST) -> Tensor:
+    """Plan and encode a message.
+
+    Args:
+        message: the segments and their values, on one device.
+        key: which random numbers.
+        shape: a Shape; names travel with Shape.MAPPING only.
+    Returns:
+        The frame, uint8 `[at most capacity(layout)]` on the message's device, zero-padded to 16 bytes.
+    """
+    parts = []
+    for group in partition(message.layout)[1]:
+        plan = group.scheme.plan(message, group)
+        parts.append([p.reshape(-1).view(torch.uint8) for p in group.scheme.encode(message, group, plan, key)])
+    lengths = tuple(tuple(p.numel() for p in group) for group in parts)
+    head, frame_bytes = write_header(message.layout, shape, key, lengths)
+    frame = torch.zeros(frame_bytes, dtype=torch.uint8, device=message.device)
+    frame[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8).to(message.device)
+    at = len(head)
+    for part in (p for group in parts for p in group):
+        frame[at : at + part.numel()] = part
+        at += align(part.numel())
+    frame[CHECKSUM_AT : CHECKSUM_AT + 8] = checksum(frame).reshape(1).view(torch.uint8)
+    return frame
+
+
+def verify(frame: Tensor) -> bytes:
+    """Check a frame's magic, version, length and checksum, and return the bytes of its header.
+
+    Raises:
+        MalformedFrameError: not a contiguous 1-D uint8 tensor; else the FrameError that names the cause.
+    """
+    if frame.dtype != torch.uint8 or frame.dim() != 1 or not frame.is_contiguous():
+        raise MalformedFrameError(
+            f"frame: expected a contiguous 1-D uint8 tensor, got {frame.dtype} of shape {tuple(frame.shape)}"
+        )
+    fixed = check_fixed(bytes(frame[: FIXED.size].tolist()), frame.numel())
+    plain = frame.clone()
+    plain[CHECKSUM_AT : CHECKSUM_AT + 8] = 0
+    if frame.numel() % 16 or int(checksum(plain)) % (1 << 64) != fixed["checksum"]:
+        raise AlteredFrameError("frame: the checksum does not match: bytes were changed after encoding")
+    return frame[: align(min(fixed["header_bytes"], frame.numel()))].cpu().numpy().tobytes()
+
+
+def _parts(frame: Tensor, lengths: tuple[tuple[int, ...], ...], header_bytes: int, layout: Layout) -> Iterator[tuple[Group, list[Tensor]]]:
+    """Each group with views of its parts."""
+    at = align(header_bytes)
+    for group, group_lengths in zip(partition(layout)[1], lengths):
+        parts = []
+        for n in group_lengths:
+            parts.append(frame[at : at + n])
+            at += align(n)
+        yield group, parts
+
+
+def _decode(frame: Tensor, header: Header, total: Tensor, add: bool) -> None:
+    if header.parts != _most_parts(header.layout):
+        raise MalformedFrameError("frame: a part is shorter than its segments need")
+    for group, parts in _parts(frame, header.parts, header.header_bytes, header.layout):
+        group.scheme.decode(parts, group, total, add)
+
+
+@torch.no_grad()
+def accumulate(frame: Tensor, layout: Layout, total: Tensor, key: Key | None = None) -> Header:
+    """Check a frame against what the receiver expects, then add its values to `total`, in place.
+
+    Args:
+        frame: as encode returns it (shape LIST).
+        layout: the expected segments; names are not compared, since they do not travel.
+        total: float32 or float64 `[values of the layout]`, on the frame's device.
+        key: the expected key, if known.
+    Returns:
+        The frame's header.
+    Raises:
+        UnexpectedFrameError: a valid frame of another layout, scheme or key; else another FrameError. `total` is then
+            untouched.
+    """
+    head = verify(frame)
+    header = _expected_header(head, frame.numel(), layout)
+    if key is not None and header.key != key:
+        raise UnexpectedFrameError(f"frame: it was encoded under {header.key}, but {key} was expected")
+    _decode(frame, header, total, add=True)
+    return header
+
+
+def _expected_header(head: bytes, available: int, layout: Layout) -> Header:
+    """The header of a frame that should have `layout`: its tables are compared as bytes, and parsed only if they differ."""
+    fixed = check_fixed(head, available)
+    parts = _most_parts(layout)
+    if head[FIXED.size : fixed["header_bytes"]] == tables(layout, Shape.LIST, parts):
+        key = Key(seed=fixed["seed"], step=fixed["step"], rank=fixed["rank"], stratum=fixed["stratum"])
+        return Header(
+            layout=layout,
+            shape=Shape.LIST,
+            key=key,
+            parts=parts,
+            header_bytes=fixed["header_bytes"],
+            frame_bytes=available,
+        )
+    header = read_header(head, available)
+    for index, (got, expected) in enumerate(zip(header.layout, layout)):
+        for what in ("shape", "dtype", "scheme", "stream"):
+            if getattr(got, what) != getattr(expected, what):
+                raise UnexpectedFrameError(
+                    f"frame: segment {index} has {what} {getattr(got, what)}, expected {getattr(expected, what)}"
+                )
+    raise UnexpectedFrameError(
+        f"frame: it holds {len(header.layout)} segments (shape {header.shape}), expected {len(layout)} in a list"
+    )
+
+
+@torch.no_grad()
+def read(frame: Tensor) -> tuple[Header, list[Tensor]]:
+    """Decode any frame from what it says of itself: its header, and fresh tensors of the segments' shapes and dtypes.
+
+    Raises:
+        FrameError: one subclass a cause; see thinwire.errors.
+    """
+    header = read_header(verify(frame), frame.numel())
+    wide = any(segment.dtype == torch.float64 for segment in header.layout)
+    values = sum(segment.numel for segment in header.layout)
+    total = torch.empty(values, dtype=torch.float64 if wide else torch.float32, device=frame.device)
+    _decode(frame, header, total, add=False)
+    flat = total.split([segment.numel for segment in header.layout])
+    return header, [
+        f.to(segment.dtype, copy=True).reshape(segment.shape) for f, segment in zip(flat, header.layout)
+    ]
