@@ -43,7 +43,10 @@ def backend(name: str) -> Iterator[None]:
 
 
 def operator(
-    reference: Callable[..., Any], cpu: Callable[..., Any], fake: Callable[..., Any], mutates: Iterable[str] = ()
+    reference: Callable[..., Any],
+    cpu: Callable[..., Any],
+    fake: Callable[..., Any],
+    mutates: Iterable[str] = (),
 ) -> Callable[..., Any]:
     """Register `thinwire::<name of reference>` and return the function to call."""
     name = reference.__name__

@@ -6,6 +6,7 @@ since every range writes its own output and no sum crosses a range.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -47,7 +48,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def for_ranges(count: int, smallest: int, run: Callable[[int, int], object]) -> None:
-    """Call run(first, stop) on contiguous ranges that cover [0, count), each of at least `smallest` unless it is the last."""
+    """Call run(first, stop) on contiguous ranges that cover [0, count), as many as give each at least `smallest`."""
     global _executor
     parts = min(threads(), max(1, count // max(1, smallest)))
     if parts == 1:
@@ -59,5 +60,5 @@ def for_ranges(count: int, smallest: int, run: Callable[[int, int], object]) -> 
             _executor = ThreadPoolExecutor(threads(), thread_name_prefix="thinwire-kernel")
         executor = _executor
     bounds = [count * i // parts for i in range(parts + 1)]
-    for done in [executor.submit(run, a, b) for a, b in zip(bounds, bounds[1:])]:
+    for done in [executor.submit(run, a, b) for a, b in itertools.pairwise(bounds)]:
         done.result()

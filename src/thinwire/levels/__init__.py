@@ -5,7 +5,13 @@ columns, and returns float32 columns that say the levels of each block. They kno
 """
 
 from thinwire.levels.clipped_pair import clipped_pair
-from thinwire.levels.evenly_spaced import evenly_spaced, full_range, largest_magnitude, root_energy, within_deviations
+from thinwire.levels.evenly_spaced import (
+    evenly_spaced,
+    full_range,
+    largest_magnitude,
+    root_energy,
+    within_deviations,
+)
 from thinwire.levels.mean_magnitude import mean_magnitude
 from thinwire.levels.optimal_condition import optimal_condition
 from thinwire.levels.quantiles import quantiles

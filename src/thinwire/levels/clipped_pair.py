@@ -13,8 +13,8 @@ __all__ = ["clipped_pair"]
 def clipped_pair(rows: Tensor, lengths: Tensor) -> Tensor:
     """Solve b with sum_{|x| > b} |x| <= n b <= sum_{|x| >= b} |x|.
 
-    It minimizes sum_{|x| <= b} (b^2 - x^2) + sum_{|x| > b} (|x| - b)^2. With magnitudes a_1 >= ... >= a_n, S_k the sum of
-    the first k and k the number of indices with n a_k > S_k: b = max(a_{k+1}, S_k / n).
+    It minimizes sum_{|x| <= b} (b^2 - x^2) + sum_{|x| > b} (|x| - b)^2. With magnitudes a_1 >= ... >= a_n, S_k the sum
+    of the first k, and k the number of indices with n a_k > S_k: b = max(a_{k+1}, S_k / n).
 
     Args:
         rows: float32 `[blocks, width]`, any order, padded with +inf.

@@ -46,7 +46,7 @@ class TernGrad(_EvenlySpaced):
         SchemeError: a clip that is not a positive number, a block size below 2.
     Error: sum |x| (m - |x|) inside, (|x| - m)^2 outside. Unbiased only with clip=None.
     Bits per value at block 2048, float32 levels: 1.62.
-    References: Wen et al. 2017 (arXiv 1705.07878), Sections 3.1 and 3.4; there the scaler and the deviation are a layer's.
+    References: Wen et al. 2017 (arXiv 1705.07878), Sections 3.1 and 3.4; there scaler and deviation are a layer's.
     """
 
     clip: float | None = 2.5
@@ -88,7 +88,7 @@ class QSGD(_EvenlySpaced):
         SchemeError: an even or impossible level count, another norm, a block size below 2.
     Error: sum (hi - x)(x - lo), at most n (m / (levels - 1))^2.
     Bits per value at block 2048, float32 levels: 1.62 (3 levels), 2.35 (5), 3.22 (9).
-    References: Alistarh et al. 2017 (arXiv 1610.02132), Section 3.1; s there is (levels - 1) / 2 here; packed, not Elias coded.
+    References: Alistarh et al. 2017 (arXiv 1610.02132), Section 3.1; its s is (levels - 1) / 2; packed, not Elias coded.
     """
 
     levels: int = 9

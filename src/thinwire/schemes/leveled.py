@@ -44,9 +44,7 @@ class LeveledScheme(Scheme):
     def __post_init__(self) -> None:
         check_integer(self.method, "block_size", self.block_size, 2, _LARGEST_BLOCK)
         if self.level_dtype not in ("float32", "bfloat16"):
-            raise SchemeError(
-                f"{self.method}: level_dtype must be 'float32' or 'bfloat16', got {self.level_dtype!r}"
-            )
+            raise SchemeError(f"{self.method}: level_dtype must be 'float32' or 'bfloat16', got {self.level_dtype!r}")
 
     @property
     @abstractmethod
@@ -120,7 +118,7 @@ class LeveledScheme(Scheme):
 
 
 def _stochastic_error(x: Tensor, levels: Tensor) -> Tensor:
-    """(hi - x)(x - lo) between two levels, the squared distance to the nearer end outside; float64 `[blocks, width]`."""
+    """(hi - x)(x - lo) between two levels, the squared distance to the nearer end outside: float64, like x."""
     below = torch.searchsorted(levels[:, 1:-1].contiguous(), x, right=True)
     low, high = levels.gather(1, below), levels.gather(1, below + 1)
     between = (high - x) * (x - low)

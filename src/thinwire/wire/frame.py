@@ -12,7 +12,17 @@ from thinwire.errors import AlteredFrameError, MalformedFrameError, UnexpectedFr
 from thinwire.kernels import checksum
 from thinwire.schemes import Group, partition
 from thinwire.types import Key, Layout, Message
-from thinwire.wire.header import CHECKSUM_AT, FIXED, Header, Shape, align, check_fixed, read_header, tables, write_header
+from thinwire.wire.header import (
+    CHECKSUM_AT,
+    FIXED,
+    Header,
+    Shape,
+    align,
+    check_fixed,
+    read_header,
+    tables,
+    write_header,
+)
 
 __all__ = ["accumulate", "capacity", "encode", "read", "verify"]
 
@@ -73,7 +83,9 @@ def verify(frame: Tensor) -> bytes:
     return frame[: align(min(fixed["header_bytes"], frame.numel()))].cpu().numpy().tobytes()
 
 
-def _parts(frame: Tensor, lengths: tuple[tuple[int, ...], ...], header_bytes: int, layout: Layout) -> Iterator[tuple[Group, list[Tensor]]]:
+def _parts(
+    frame: Tensor, lengths: tuple[tuple[int, ...], ...], header_bytes: int, layout: Layout
+) -> Iterator[tuple[Group, list[Tensor]]]:
     """Each group with views of its parts."""
     at = align(header_bytes)
     for group, group_lengths in zip(partition(layout)[1], lengths):
@@ -115,7 +127,7 @@ def accumulate(frame: Tensor, layout: Layout, total: Tensor, key: Key | None = N
 
 
 def _expected_header(head: bytes, available: int, layout: Layout) -> Header:
-    """The header of a frame that should have `layout`: its tables are compared as bytes, and parsed only if they differ."""
+    """The header of a frame that should have `layout`: tables compared as bytes, and parsed only if they differ."""
     fixed = check_fixed(head, available)
     parts = _most_parts(layout)
     if head[FIXED.size : fixed["header_bytes"]] == tables(layout, Shape.LIST, parts):
@@ -153,6 +165,4 @@ def read(frame: Tensor) -> tuple[Header, list[Tensor]]:
     total = torch.empty(values, dtype=torch.float64 if wide else torch.float32, device=frame.device)
     _decode(frame, header, total, add=False)
     flat = total.split([segment.numel for segment in header.layout])
-    return header, [
-        f.to(segment.dtype, copy=True).reshape(segment.shape) for f, segment in zip(flat, header.layout)
-    ]
+    return header, [f.to(segment.dtype, copy=True).reshape(segment.shape) for f, segment in zip(flat, header.layout)]

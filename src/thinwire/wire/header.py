@@ -20,7 +20,18 @@ from thinwire.errors import (
 from thinwire.schemes import Scheme, from_options, partition
 from thinwire.types import DTYPES, Key, Layout, Segment
 
-__all__ = ["ALIGNMENT", "FIELDS", "FIXED", "MAGIC", "VERSION", "Header", "Shape", "align", "read_header", "write_header"]
+__all__ = [
+    "ALIGNMENT",
+    "FIELDS",
+    "FIXED",
+    "MAGIC",
+    "VERSION",
+    "Header",
+    "Shape",
+    "align",
+    "read_header",
+    "write_header",
+]
 
 MAGIC = b"THNW"
 VERSION = 1

@@ -25,7 +25,9 @@ def _named(x: Tensors) -> tuple[list[tuple[str, Tensor]], int]:
         return list(x.items()), Shape.MAPPING
     if isinstance(x, Sequence) and not isinstance(x, (str, bytes)):
         return [("", tensor) for tensor in x], Shape.LIST
-    raise MessageError(f"expected a tensor, a list of tensors or a mapping from names to tensors, got {type(x).__name__}")
+    raise MessageError(
+        f"expected a tensor, a list of tensors or a mapping from names to tensors, got {type(x).__name__}"
+    )
 
 
 def _scheme_for(name: str, scheme: Schemes, shape: int) -> Scheme:
@@ -66,9 +68,7 @@ def layout_of(x: Tensors, scheme: Schemes) -> tuple[Layout, int]:
             raise MessageError(f"names of tensors must be strings, got {name!r}")
         _check(name, tensor)
         chosen = _scheme_for(name, scheme, shape)
-        segments.append(
-            Segment(shape=tuple(tensor.shape), dtype=tensor.dtype, scheme=chosen, name=name, stream=stream)
-        )
+        segments.append(Segment(shape=tuple(tensor.shape), dtype=tensor.dtype, scheme=chosen, name=name, stream=stream))
     return tuple(segments), shape
 
 

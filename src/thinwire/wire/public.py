@@ -28,7 +28,7 @@ def encode(x: Tensors, scheme: Schemes, *, seed: int = 0) -> Tensor:
         uint8 `[at most capacity(x, scheme)]`, contiguous, on x's device.
     Raises:
         MessageError: tensors or names that cannot be encoded.
-    Error: `expected_error(x, scheme)`. A block with a non-finite value (or a magnitude of 2^127 and more) decodes to NaN.
+    Error: `expected_error(x, scheme)`. A block with a non-finite value (or a magnitude of 2^127 and more) becomes NaN.
     """
     message, shape = compose(x, scheme)
     return frames.encode(message, Key(seed=seed), shape)
@@ -77,7 +77,7 @@ class FrameInfo:
         key: which random numbers were drawn.
         values: number of values.
         bytes: of the whole frame.
-        parts: bytes by part: "header", "padding", and each scheme's own parts, such as "orq-9 levels" and "orq-9 codes".
+        parts: bytes by part: "header", "padding", and each scheme's own, such as "orq-9 levels" and "orq-9 codes".
     """
 
     segments: Layout
@@ -114,9 +114,7 @@ def inspect(frame: Tensor) -> FrameInfo:
             parts[label] = parts.get(label, 0) + count
     parts["padding"] = header.frame_bytes - sum(parts.values())
     values = sum(segment.numel for segment in header.layout)
-    return FrameInfo(
-        segments=header.layout, key=header.key, values=values, bytes=header.frame_bytes, parts=parts
-    )
+    return FrameInfo(segments=header.layout, key=header.key, values=values, bytes=header.frame_bytes, parts=parts)
 
 
 def warmup(*schemes: Scheme) -> None:

@@ -88,7 +88,14 @@ def _unpack(packed, base, count, bits, magic, shift, codes, first, stop):
         rest = codes[g * run : (g + 1) * run]
         lanes = min(GROUP, (len(rest) + count - 1) // count)
         _unpack_group(
-            packed[g * 8 * bits :], np.uint64(base), count, bits, np.uint64(magic), np.uint64(shift), lanes, rest
+            packed[g * 8 * bits :],
+            np.uint64(base),
+            count,
+            bits,
+            np.uint64(magic),
+            np.uint64(shift),
+            lanes,
+            rest,
         )
 
 
@@ -108,7 +115,5 @@ def unpack(packed: Tensor, levels: int, values: int) -> Tensor:
     shift = 31 + levels.bit_length()
     magic = -(-(1 << shift) // levels)
     groups = -(-values // (GROUP * digits.count))
-    for_ranges(
-        groups, 64, lambda a, b: _unpack(source, levels, digits.count, digits.bits, magic, shift, codes, a, b)
-    )
+    for_ranges(groups, 64, lambda a, b: _unpack(source, levels, digits.count, digits.bits, magic, shift, codes, a, b))
     return torch.from_numpy(codes)

@@ -31,7 +31,7 @@ class Digits:
 
 @functools.cache
 def digit_layout(levels: int) -> Digits:
-    """Pick the shortest word within 1% of log2(levels) bits a digit: whole bytes if any, else any bits; else within 2%."""
+    """Pick the shortest word within 1% of log2(levels) bits a digit, of whole bytes if any is; else within 2%."""
     fits = []
     for bits in range(1, _WORD_BITS + 1):
         count = 0

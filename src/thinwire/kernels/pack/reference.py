@@ -21,7 +21,9 @@ def _pack_groups(codes: Tensor, digits: Digits) -> Tensor:
     words = (codes.to(torch.int64) * power[:, None]).sum(1)
     shifts = 8 * torch.arange(digits.whole_bytes, device=codes.device)
     low = (words[:, :, None] >> shifts) & 255
-    high = (words[:, None, :] >> (8 * digits.whole_bytes + torch.arange(digits.planes, device=codes.device))[:, None]) & 1
+    high = (
+        words[:, None, :] >> (8 * digits.whole_bytes + torch.arange(digits.planes, device=codes.device))[:, None]
+    ) & 1
     high = torch.nn.functional.pad(high, (0, -lanes % 8)).reshape(groups, digits.planes, -(-lanes // 8), 8)
     high = (high << torch.arange(8, device=codes.device)).sum(-1)
     return torch.cat([low.flatten(1), high.flatten(1)], dim=1).to(torch.uint8)

@@ -13,8 +13,8 @@ def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, neares
     """Round each value of a group's blocks to one of its block's levels, in float32 without any division.
 
     With lo <= x the largest of b_0 .. b_{s-2} (b_0 if none is) and hi the next level:
-    stochastic: up when x - lo > u (hi - lo), u = (h + 1/2) / 2^16 for 16 hash bits h of the value's position; so a value
-    on a level stays, a value outside the levels clips, and the probability is right to 2^-17.
+    stochastic: up when x - lo > u (hi - lo), u = (h + 1/2) / 2^16 for 16 hash bits h of the value's position; so a
+    value on a level stays, a value outside the levels clips, and the probability is right to 2^-17.
     nearest: the code is the number of midpoints b_k / 2 + b_{k+1} / 2 below x; ties go down.
     NaN levels (a non-finite block) give code 0.
 

@@ -1,4 +1,4 @@
-"""ORQ: the optimal condition for one interior level, applied by halving (arXiv 2002.11082, Section 3.2 and Algorithm 1)."""
+"""ORQ: the optimal condition for one interior level, applied by halving (levels/optimal_condition.py)."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ __all__ = ["solve_orq"]
 
 
 def solve_orq(rows: Tensor, lengths: Tensor, levels: int) -> Tensor:
-    """Solve the greedy levels of each sorted row: ends at min and max, then each half's middle by the optimal condition.
+    """Solve the greedy levels of each sorted row: min and max, then every middle by the optimal condition.
 
     Args:
         rows: float32 `[blocks, width]`, ascending; finite in the first lengths[b] columns.
