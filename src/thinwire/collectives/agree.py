@@ -25,7 +25,7 @@ def agree(channel: Channel, description: Mapping[str, str], error: Exception | N
         error: this rank's own reason not to take part, sent in the description's place.
 
     Raises:
-        DisagreementError: on every rank, in the same words, when the descriptions differ or some ranks have an error.
+        DisagreementError: descriptions differ, or some ranks have an error; on every rank in the same words.
         error: itself, when every rank has the same one.
     """
     mine = {"error": f"{type(error).__name__}: {error}"} if error else dict(description)

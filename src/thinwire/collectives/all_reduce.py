@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -13,9 +12,10 @@ from torch import Tensor
 
 from thinwire.collectives.channel import Channel
 from thinwire.collectives.exchange import average
-from thinwire.schemes import Scheme
-from thinwire.types import Key
-from thinwire.wire import message_of, restore
+from thinwire.collectives.transport import parent_of
+from thinwire.types import Key, Layout
+from thinwire.wire import Shape, compose
+from thinwire.wire.message import Schemes, Tensors
 
 __all__ = ["all_reduce"]
 
@@ -24,19 +24,19 @@ _lock = threading.Lock()
 
 
 def all_reduce(
-    x: Any, scheme: Scheme | Mapping[str, Scheme], *, group: dist.ProcessGroup | None = None, key: Key | None = None
-) -> Any:
+    x: Tensors, scheme: Schemes, *, group: dist.ProcessGroup | None = None, key: Key | None = None
+) -> Tensor | list[Tensor] | dict[str, Tensor]:
     """Average `x` over the ranks of `group` by exchanging frames. Not in place.
 
-    Every rank calls it with the same shapes, dtypes and scheme, in the same order on one group; the first call on a
-    group creates a private one, which is a collective call like `torch.distributed.new_group`.
+    Every rank calls it with the same shapes, dtypes and scheme, in the same order on one group. The first call on
+    a group creates a private one, which is a collective call like `torch.distributed.new_group`.
 
     Args:
         x: a floating-point tensor, a list of them or a mapping name -> tensor, on one device.
         scheme: for all; or, with a mapping, a mapping name -> scheme.
         group: None means all ranks.
-        key: which random numbers (its rank is set here), of one seed and step on all ranks. None: seed 0, and the
-            number of this call on the group as step.
+        key: which random numbers, of one seed and step on all ranks (its rank is set here). None: seed 0, and
+            the number of this call on the group as step.
 
     Returns:
         New tensors in the structure of `x`, of its shapes, dtypes and device; equal to the bit on all ranks.
@@ -44,23 +44,27 @@ def all_reduce(
     Raises:
         MessageError: `x` cannot be encoded. On this rank, before anything is sent.
         PeerFailure, FrameError: a rank failed to encode, or its frame is not the one expected; on all ranks.
-        ChannelError: torch.distributed is not initialised, a rank is gone, or the group's channel broke earlier.
+        ChannelError: torch.distributed is not initialised, a rank is gone, or the group's channel broke before.
     """
-    message = message_of(x, scheme)
+    message, shape = compose(x, scheme)
     channel, steps = _channel(group)
-    with _lock:  # number and order of calls agree
-        chosen = Key(step=next(steps)) if key is None else key
-        mean = average(channel, message, chosen)
-    return restore(x, mean.wait())
+    with _lock:  # numbers and order of calls go together
+        future = average(channel, message, Key(step=next(steps)) if key is None else key)
+    return _restore(future.wait(), message.layout, shape)
+
+
+def _restore(mean: Tensor, layout: Layout, shape: int) -> Tensor | list[Tensor] | dict[str, Tensor]:
+    parts = mean.split([segment.numel for segment in layout])
+    tensors = [part.to(s.dtype, copy=True).reshape(s.shape) for part, s in zip(parts, layout)]
+    if shape == Shape.MAPPING:
+        return {segment.name: tensor for segment, tensor in zip(layout, tensors)}
+    return tensors if shape == Shape.LIST else tensors[0]
 
 
 def _channel(group: dist.ProcessGroup | None) -> tuple[Channel, Iterator[int]]:
     """The channel of a group, made at its first use, and the numbers of the calls on it."""
-    if group is None and dist.is_available():
-        group = dist.group.WORLD
     with _lock:
-        found = _channels.get(group) if isinstance(group, dist.ProcessGroup) else None
-        if found is None:
-            found = Channel(group), itertools.count()
-            _channels[group] = found
-        return found
+        group = parent_of(group)
+        if group not in _channels:
+            _channels[group] = Channel(group), itertools.count()
+        return _channels[group]

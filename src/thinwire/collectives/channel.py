@@ -27,7 +27,7 @@ _PATIENCE = 5.0  # seconds that closing waits for the exchange under way
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What this rank has exchanged on a channel, in bytes as handed to the transport (agreeing is not counted)."""
+    """What this rank has exchanged on a channel: bytes as handed to the transport. `agree` is not counted."""
 
     calls: int = 0  # exchanges
     bytes_sent: int = 0
@@ -42,9 +42,10 @@ class Traffic:
 class Channel:
     """A private process group over the ranks of `group` (None: all), and the one thread that uses it.
 
-    Jobs run in the order of `submit`, so ranks that submit alike exchange alike, whatever their own threads do.
-    The first failure breaks the channel for good: jobs after it are refused with the same cause. A failure that
-    only this rank knows is left in the group's store and the connections are closed, so that other ranks raise it too.
+    Jobs run in the order of `submit`, so ranks that submit alike exchange alike, whatever their own threads
+    do. The first failure breaks the channel for good: jobs after it are refused with the same cause. A failure
+    that only this rank knows of is written to the group's store before the connections are closed, so that the
+    other ranks wait no longer and raise it too.
 
     Creating a channel is a collective call, like `torch.distributed.new_group`.
 
@@ -69,8 +70,8 @@ class Channel:
 
         Args:
             job: what to do there; it may call `link` and `count`.
-            device: where the tensors lie that `job` reads and returns, if not on the CPU: the thread waits for the
-                caller's current stream, and a waiting caller for the thread's.
+            device: where the tensors lie that `job` reads and returns. On a GPU the thread waits for the caller's
+                current stream, and whoever waits for the Future, for the thread's.
 
         Returns:
             A Future of the job's result. Its `wait` raises what the job raised, as the other ranks see it.
@@ -80,15 +81,15 @@ class Channel:
         """
         if self._fault is not None:
             raise self._fault
-        cuda = device is not None and device.type == "cuda"
-        future: Future[T] = Future(devices=[device] if cuda else None)
-        ready = torch.cuda.current_stream(device).record_event() if cuda else None
+        gpu = device if device is not None and device.type == "cuda" else None
+        future: Future[T] = Future(devices=[gpu] if gpu else None)
+        ready = torch.cuda.current_stream(gpu).record_event() if gpu else None
         context = contextvars.copy_context()  # a backend chosen by the caller holds for the job
 
         def run() -> None:
             if ready is not None:
-                torch.cuda.set_device(device)
-                torch.cuda.current_stream(device).wait_event(ready)
+                torch.cuda.set_device(gpu)
+                torch.cuda.current_stream(gpu).wait_event(ready)
             self._settle(future, lambda: context.run(job))
 
         self._jobs.put(run)

@@ -10,7 +10,7 @@ from torch.futures import Future
 
 from thinwire.collectives.channel import Channel
 from thinwire.collectives.failure import failure_frame, raise_failures
-from thinwire.errors import FrameError, UnexpectedFrameError
+from thinwire.errors import FrameError
 from thinwire.types import Key, Message
 from thinwire.wire import accumulate, capacity, encode
 
@@ -33,8 +33,8 @@ def mean_of_frames(channel: Channel, message: Message, key: Key, observer: Obser
         observer: called with `message` and the key before it is encoded; its failure is this rank's.
 
     Returns:
-        float32 `[message.numel]` (float64 if any segment is): the frames' values added in rank order, divided by
-        the number of ranks. Equal to the bit on all ranks.
+        float32 `[message.numel]` (float64 if any segment is): the frames' values added in rank order, divided
+        by the number of ranks. Equal to the bit on all ranks.
 
     Raises:
         PeerFailure: a rank could not encode.
@@ -46,9 +46,7 @@ def mean_of_frames(channel: Channel, message: Message, key: Key, observer: Obser
     total = torch.zeros(message.numel, dtype=torch.float64 if wide else torch.float32, device=message.device)
     for rank, frame in enumerate(frames):
         try:
-            header = accumulate(frame, message.layout, total)
-            if header.key != key.replace(rank=rank):
-                raise UnexpectedFrameError(f"its key is {header.key}, expected {key.replace(rank=rank)}")
+            accumulate(frame, message.layout, total, key.replace(rank=rank))
         except FrameError as error:
             raise type(error)(f"frame of rank {rank}: {error}") from error
     return total.div_(channel.world_size)
@@ -74,10 +72,11 @@ def _exchange(channel: Channel, message: Message, key: Key, observer: Observer |
         if observer is not None:
             observer(message, key)
         mine = encode(message, key)
+        assert mine.numel() == length
     except Exception as error:  # the other ranks wait for this rank's bytes: they get the cause
         failure = error
         mine = failure_frame(error, length).to(message.device)
-    frames = channel.link.gather(torch.nn.functional.pad(mine, (0, length - mine.numel())))
+    frames = channel.link.gather(mine)
     others = (channel.world_size - 1) * length
     channel.count(bytes_sent=others, bytes_received=others, values=message.numel, frame_bytes=length)
     raise_failures(frames, failure)

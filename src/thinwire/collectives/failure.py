@@ -19,10 +19,14 @@ def failure_frame(error: BaseException, length: int) -> Tensor:
 
 
 def raise_failures(frames: Tensor, own: Exception | None = None) -> None:
-    """Check the gathered frames, uint8 `[ranks, length]`, for failure frames; `own` is this rank's error, if any.
+    """Look for failure frames among the gathered ones.
+
+    Args:
+        frames: uint8 `[ranks, length]`.
+        own: this rank's error, if it is one of those that failed.
 
     Raises:
-        PeerFailure: at least one is; it names each such rank and its cause, in the same words on every rank.
+        PeerFailure: there is one; names each such rank and its cause, in the same words on every rank.
     """
     heads = frames[:, : len(_MAGIC)].cpu()
     failed = [rank for rank, head in enumerate(heads) if bytes(head.tolist()) == _MAGIC]

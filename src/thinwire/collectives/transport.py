@@ -1,4 +1,4 @@
-"""One process group of our own and the few collectives that frames need, under one name each from torch 2.6 on."""
+"""A process group of our own, and the few collectives that frames need, by one name from torch 2.6 on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from thinwire.errors import ChannelError
 
-__all__ = ["Link"]
+__all__ = ["Link", "parent_of"]
 
 _FAULT = "thinwire/fault"
 # torch 2.14 renamed it; the old name warns there.
@@ -31,22 +31,14 @@ class Link:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        if not dist.is_available() or not dist.is_initialized():
-            raise ChannelError(
-                "torch.distributed is not initialised: call torch.distributed.init_process_group() first"
-            )
-        if group is None:
-            group = dist.group.WORLD
-        if group is dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
-            raise ChannelError("this process is not a member of the given process group")
-        self._group: dist.ProcessGroup | None = _private_copy(group)
+        self._group: dist.ProcessGroup | None = _private_copy(parent_of(group))
         self.rank = dist.get_rank(self._group)
         self.world_size = dist.get_world_size(self._group)
         self._backends = dict(pair.split(":") for pair in dist.get_backend_config(self._group).split(","))
         self._store = c10d._get_process_group_store(self._group)
 
     def device_for(self, device: torch.device) -> torch.device:
-        """Where bytes of a tensor on `device` must lie to be sent: there if the backend can, else where it can."""
+        """Where the bytes of a tensor on `device` must lie to be sent: there, if the backend reaches it."""
         if self._backends.get(device.type, "gloo") != "gloo":
             return device
         return torch.device("cpu" if "cpu" in self._backends else next(iter(self._backends)))
@@ -71,7 +63,7 @@ class Link:
         return rows.view(self.world_size, -1).to(mine.device)
 
     def add(self, values: Tensor) -> Tensor:
-        """The sum of `values` (contiguous, any shape) over all ranks, written over `values` where it lies right.
+        """The sum of `values` (contiguous, any shape) over all ranks; may be written over `values`.
 
         Raises:
             ChannelError: another rank is gone, or the group was closed.
@@ -83,7 +75,7 @@ class Link:
         return wire.to(values.device)
 
     def report(self, fault: str) -> None:
-        """Leave word for the other ranks of what went wrong here, if the store still runs. The first word stays."""
+        """Tell the other ranks what went wrong here, if the store still runs. The first report stays."""
         with contextlib.suppress(RuntimeError):
             self._store.compare_set(_FAULT, "", fault)
 
@@ -111,17 +103,30 @@ class Link:
             return
         except RuntimeError as error:
             cause = str(error)
-        # Raised outside the handler: a chained traceback would keep the group, and with it the sockets, alive.
+        # Raised outside the handler: a chained traceback would keep the group, hence its sockets, alive.
         raise ChannelError(f"lost contact with another rank: {cause}")
+
+
+def parent_of(group: object) -> dist.ProcessGroup:
+    """The group that is meant: `group`, or that of all ranks.
+
+    Raises:
+        ChannelError: torch.distributed is not initialised, or this process is not in `group`.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise ChannelError("torch.distributed is not initialised: call its init_process_group() first")
+    chosen = dist.group.WORLD if group is None else group
+    if not isinstance(chosen, dist.ProcessGroup) or dist.get_rank(chosen) < 0:
+        raise ChannelError(f"this process is not a member of the process group {group!r}")
+    return chosen
 
 
 def _private_copy(group: dist.ProcessGroup) -> dist.ProcessGroup:
     ranks = dist.get_process_group_ranks(group)
-    whole_world = len(ranks) == dist.get_world_size()
-    # Ranks outside a smaller group do not take part, so these synchronize among themselves.
-    return dist.new_group(
-        ranks, timeout=_timeout(group), use_local_synchronization=not whole_world, group_desc="thinwire"
-    )
+    # Ranks outside a smaller group do not take part, so those inside synchronize among themselves.
+    local = len(ranks) < dist.get_world_size()
+    copy = dist.new_group(ranks, _timeout(group), use_local_synchronization=local, group_desc="thinwire")
+    return parent_of(copy)
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:

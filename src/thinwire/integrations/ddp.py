@@ -21,7 +21,7 @@ __all__ = ["Handle", "Stats", "register"]
 
 @dataclass(frozen=True, kw_only=True)
 class Stats(Traffic):
-    """This rank's traffic for one model since registration. `values` and `frame_bytes` leave out plain averaging."""
+    """This rank's traffic for one model since registration. Plain averaging adds no values and frame bytes."""
 
     steps: int = 0  # backward passes that synchronized
 
@@ -35,10 +35,11 @@ class Handle:
     """A registered model's side of the exchange: switch, counters, observer.
 
     Attributes:
-        enabled: False means plain averaging. Set it on all ranks between the same two steps. (DDP cannot remove a hook.)
+        enabled: False means plain averaging. Set it on all ranks between the same two steps. (DDP cannot
+            remove a hook.)
         observer: if not None, called with each bucket's local gradients (a Message, whose segments bear the
-            parameters' names) and its Key, on the handle's own thread, before they travel. It must not write to
-            the gradients. What it raises ends the step on every rank.
+            parameters' names) and its Key, on the handle's own thread, before they travel. It must not write
+            to the gradients. What it raises ends the step on every rank.
     """
 
     def __init__(self, channel: Channel, segments: dict[Tensor, Segment], seed: int) -> None:
@@ -61,12 +62,12 @@ class Handle:
     def average(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """Submit one bucket's averaging; at the step's last bucket, wait for all of them.
 
-        DDP waits there anyway, but would report a failed Future as "Unable to cast ... to Tensor": waiting here
-        lets the error itself come out of `backward()`.
+        DDP waits there anyway, but would report a failed Future as "Unable to cast ... to Tensor": waiting
+        here lets the error itself come out of `backward()`.
 
         Returns:
-            A Future of a new tensor of the bucket's count and dtype. The bucket keeps the local gradients, so that
-            they survive a failure and an observer may read them at any time.
+            A Future of a new tensor of the bucket's count and dtype. The bucket itself keeps the local
+            gradients, so that they survive a failure.
         """
         message = self._message(bucket)
         key = Key(seed=self._seed, step=self._step, rank=self._channel.rank)
@@ -81,17 +82,22 @@ class Handle:
         return future
 
     def _message(self, bucket: dist.GradBucket) -> Message:
-        """The bucket's values, one segment a parameter, in the order (and memory format) in which DDP flattened them."""
+        """The bucket's values, one segment a parameter, in the order and memory format that DDP gave them."""
         buffer = bucket.buffer()
         try:
             layout = tuple(self._segments[parameter] for parameter in bucket.parameters())
         except KeyError:
             raise RegistrationError("a bucket holds a parameter that the model did not have at registration") from None
         counts = [segment.numel for segment in layout]
-        if buffer.layout != torch.strided or sum(counts) != buffer.numel() or {s.dtype for s in layout} != {buffer.dtype}:
+        if (
+            buffer.layout != torch.strided
+            or sum(counts) != buffer.numel()
+            or {s.dtype for s in layout} != {buffer.dtype}
+        ):
             raise RegistrationError(
-                f"DDP's bucket {bucket.index()} ({buffer.numel()} values, {buffer.dtype}, {buffer.layout}) does not "
-                f"match its parameters as registered ({sum(counts)} values): convert the model before wrapping it"
+                f"DDP's bucket {bucket.index()} ({buffer.numel()} values, {buffer.dtype}, {buffer.layout}) does "
+                f"not match its parameters as registered ({sum(counts)} values): convert the model before "
+                "wrapping it"
             )
         flat = buffer if buffer.dtype == torch.float32 else None
         return Message(layout, list(buffer.split(counts)), flat)
@@ -104,9 +110,7 @@ class Handle:
         return plain_mean(self._channel, buffer)
 
 
-def register(
-    model: DistributedDataParallel, scheme: Scheme, *, min_values: int = 1024, seed: int = 0
-) -> Handle:
+def register(model: DistributedDataParallel, scheme: Scheme, *, min_values: int = 1024, seed: int = 0) -> Handle:
     """Average the model's gradients through quantized frames from now on.
 
     A collective call: every rank makes it, right after wrapping the model and before the first backward pass.
@@ -114,7 +118,7 @@ def register(
     Args:
         model: not compiled with DDP's python reducer, without another communication hook.
         scheme: for every parameter of at least `min_values` values.
-        min_values: smaller parameters travel uncompressed in the same frames. Higher => more bytes, more accurate.
+        min_values: smaller parameters travel uncompressed in the same frames. Higher => more bytes, less error.
         seed: of the random numbers, with the step, the rank and the parameter. Give each model its own.
 
     Raises:
@@ -181,8 +185,8 @@ def _obstacle(model: DistributedDataParallel, scheme: Scheme, min_values: int, s
             return RegistrationError(f"{option} must be an integer in [0, 2^{limit.bit_length() - 1}), got {value!r}")
     if getattr(model, "_use_python_reducer", False):
         return RegistrationError(
-            "DDP with the python reducer (torch._dynamo.config.optimize_ddp = 'python_reducer') hands its hooks single "
-            "gradients instead of buckets: use 'ddp_optimizer' or False"
+            "DDP with the python reducer (torch._dynamo.config.optimize_ddp = 'python_reducer') hands its hooks "
+            "single gradients instead of buckets: use 'ddp_optimizer' or False"
         )
     for name, module in model.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
