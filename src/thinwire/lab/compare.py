@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from thinwire.lab.config import RunConfig
 from thinwire.lab.folder import RunFolder, read_json, read_metrics, write_json
 from thinwire.lab.launch import Job
 from thinwire.lab.measure import errors_by_layer, levels_in_use
+from thinwire.schemes import NoCompression, from_spec
 
 __all__ = ["COLUMNS", "collect", "markdown", "plan", "table"]
 
-_UNCOMPRESSED = ("fp32", "none")
 _MEASURES = (
     "test_accuracy",
     "bits_per_value",
@@ -56,19 +56,28 @@ def plan(
     """
     if not methods or seeds < 1:
         raise LabError("a comparison needs at least one method and one seed")
-    if len(set(methods)) < len(methods):
+    configs = [_fit(base, method) for method in methods]
+    built = [config.scheme() for config in configs]
+    if len(set(built)) < len(built):
         raise LabError(f"a method is named twice: {', '.join(methods)}")
-    source = next((method for method in methods if method in _UNCOMPRESSED), methods[0])
-    configs = []
-    for seed in range(base.seed, base.seed + seeds):
-        for method in methods:
-            keeps = method == source and seed == base.seed
-            configs.append(replace(base, method=method, seed=seed, captures=base.captures if keeps else 0))
+    source = built.index(NoCompression()) if NoCompression() in built else 0
+    configs = [
+        replace(config, seed=seed, captures=base.captures if (index, seed) == (source, base.seed) else 0)
+        for seed in range(base.seed, base.seed + seeds)
+        for index, config in enumerate(configs)
+    ]
     jobs = []
     for config in configs:
         folder = Path(out) / config.method / f"seed-{config.seed}"
         jobs.append(Job(config=config, folder=str(RunFolder.create(folder, overwrite=overwrite).path)))
     return jobs
+
+
+def _fit(base: RunConfig, method: str) -> RunConfig:
+    """Give a method those of the shared options that it has."""
+    known = {field.name for field in fields(from_spec(method))}
+    without = {name: None for name in ("block_size", "level_dtype") if name not in known}
+    return replace(base, method=method, **without)
 
 
 def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
@@ -99,7 +108,7 @@ def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
             "snapshots": len(snapshots),
             "errors": errors,
         }
-        results["levels"] = levels_in_use(snapshots[len(snapshots) // 2], schemes, first.block_size)
+        results["levels"] = levels_in_use(snapshots[len(snapshots) // 2], schemes)
     write_json(Path(out) / "results.json", results)
     return results
 
@@ -164,10 +173,7 @@ _WITH_SPREAD = ("test_accuracy", "vnmse", "seconds_per_step")
 
 def table(results: dict[str, Any]) -> list[list[str]]:
     """Return the rows of the comparison, one a method, with a text for each of COLUMNS."""
-    return [
-        [method, *(_cell(name, values[name]) for name in _SHOWN)]
-        for method, values in results["methods"].items()
-    ]
+    return [[method, *(_cell(name, values[name]) for name in _SHOWN)] for method, values in results["methods"].items()]
 
 
 def _cell(name: str, value: dict[str, float | None]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from thinwire import schemes
@@ -26,8 +26,8 @@ class RunConfig:
     """
 
     method: str = "orq-9"  # as thinwire.schemes.from_spec reads it
-    block_size: int = 2048  # values that share a level set; higher => fewer bits, more error
-    level_dtype: str = "float32"  # or "bfloat16"
+    block_size: int | None = None  # values that share a level set; higher => fewer bits, more error
+    level_dtype: str | None = None  # float32 or bfloat16, how levels travel; None, here and above: the method's own
     min_values: int = 1024  # smaller parameters travel uncompressed; higher => more bits, less error
     workers: int = 2
     data: str = "mnist5k"
@@ -73,14 +73,8 @@ class RunConfig:
         Raises:
             SchemeError: see RunConfig.
         """
-        scheme = schemes.from_spec(self.method)
-        options: dict[str, Any] = {"block_size": self.block_size}
-        if self.level_dtype != "float32":
-            options["level_dtype"] = self.level_dtype
-        unknown = set(options) - {field.name for field in fields(scheme)}
-        if unknown:
-            raise LabError(f"method {self.method!r} has no option {', '.join(sorted(unknown))}")
-        return replace(scheme, **options)
+        given = {"block_size": self.block_size, "level_dtype": self.level_dtype}
+        return schemes.from_spec(self.method, **{name: value for name, value in given.items() if value is not None})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, for config.json and the checkpoint."""

@@ -37,9 +37,7 @@ class Images:
     def __post_init__(self) -> None:
         for images, labels in ((self.train, self.train_labels), (self.test, self.test_labels)):
             if images.dtype != torch.uint8 or images.ndim != 4 or labels.shape != images.shape[:1]:
-                raise LabError(
-                    f"images {images.dtype} {tuple(images.shape)} with labels {tuple(labels.shape)}"
-                )
+                raise LabError(f"images {images.dtype} {tuple(images.shape)} with labels {tuple(labels.shape)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +98,7 @@ def _split_images(pixels: np.ndarray, labels: np.ndarray, side: int) -> Images:
     images = torch.from_numpy(pixels.astype(np.uint8)).reshape(-1, 1, side, side)
     targets = torch.from_numpy(labels.astype(np.int64))
     train, test = (torch.from_numpy(part) for part in stratified_split(labels, 0.2, SPLIT_SEED))
-    return Images(
-        train=images[train], train_labels=targets[train], test=images[test], test_labels=targets[test]
-    )
+    return Images(train=images[train], train_labels=targets[train], test=images[test], test_labels=targets[test])
 
 
 def _read_digits(_root: Path) -> Images:
@@ -149,9 +145,7 @@ def _check_cifar_files(kind: Any, root: Path) -> None:
         )
     damaged = [name for name, md5 in listed if not check_integrity(folder / name, md5)]
     if damaged:
-        raise LabError(
-            f"damaged in {folder}: {', '.join(damaged)} (checksum differs); unpack {kind.filename} again"
-        )
+        raise LabError(f"damaged in {folder}: {', '.join(damaged)} (checksum differs); unpack {kind.filename} again")
 
 
 DATASETS: dict[str, DataSet] = {

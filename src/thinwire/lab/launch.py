@@ -19,12 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from thinwire import kernels
+import thinwire
 from thinwire.errors import ThinwireError
 from thinwire.lab.config import RunConfig
 from thinwire.lab.data import Images, load
 from thinwire.lab.folder import RunFolder
 from thinwire.lab.train import Report, train
+from thinwire.schemes import NoCompression
 
 __all__ = ["Job", "WorkerFailure", "launch", "torchrun_workers"]
 
@@ -84,8 +85,9 @@ def _join_torchrun(jobs: Sequence[Job], report: Report) -> None:
 
 
 def _compile(jobs: Sequence[Job]) -> None:
-    for scheme in dict.fromkeys(job.config.scheme() for job in jobs):
-        kernels.warmup(scheme)
+    thinwire.warmup(
+        *dict.fromkeys(job.config.scheme() for job in jobs), NoCompression()
+    )  # small parameters travel by the latter
 
 
 def _work(rank: int, jobs: Sequence[Job], images: Images, report: Report) -> None:
@@ -109,6 +111,7 @@ def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> N
     """What a worker process does. It ends with status 0, or sends a failure and ends with status 1."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["LOCAL_WORLD_SIZE"] = str(jobs[0].config.workers)  # as torchrun says it: the workers share the cores
     try:
         images = Images(**torch.load(Path(scratch) / "images.pt", weights_only=True, mmap=True))
         dist.init_process_group(
@@ -128,9 +131,7 @@ def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> N
                 "weight": 2 if isinstance(error, RuntimeError) else 1,
             }
         )
-        os._exit(
-            1
-        )  # at once: peers learn of a failure when its process ends, and exit handlers may wait for them
+        os._exit(1)  # at once: peers learn of a failure when its process ends, and exit handlers may wait for them
 
 
 def _end_with_parent() -> None:

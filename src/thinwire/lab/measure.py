@@ -93,22 +93,20 @@ def errors_by_layer(
     return errors
 
 
-def levels_in_use(
-    gradients: Mapping[str, Tensor], schemes: Mapping[str, Scheme], block_size: int
-) -> dict[str, object]:
+def levels_in_use(gradients: Mapping[str, Tensor], schemes: Mapping[str, Scheme]) -> dict[str, object]:
     """Encode and decode the first block of the largest gradient with every method that has few levels.
 
     Args:
         gradients: name -> tensor.
         schemes: label -> method.
-        block_size: values of the block.
 
     Returns:
         "layer" and "values" of the block, and "methods": label -> "levels" (the decoded values that occur,
         sorted), "shares" (of the block's values that became each level) and "vnmse" (expected).
     """
     layer = max(gradients, key=lambda name: gradients[name].numel())
-    block = gradients[layer].flatten()[:block_size]
+    sizes = [scheme.options()["block_size"] for scheme in schemes.values() if "block_size" in scheme.options()]
+    block = gradients[layer].flatten()[: min(sizes, default=0)]
     methods = {}
     for label, scheme in schemes.items():
         decoded = thinwire.decode(thinwire.encode(block, scheme))

@@ -172,7 +172,7 @@ def error_by_layer(results: Mapping[str, Any]) -> Any:
 def levels_on_histogram(results: Mapping[str, Any]) -> Any:
     """One real block of gradient values and each method's levels, as tall as their share of the values."""
     values, methods = results["levels"]["values"], results["levels"]["methods"]
-    figure, rows = _axes(0.6 + 0.95 * max(1, len(methods)), max(1, len(methods)))
+    figure, rows = _axes(0.6 + 0.95 * len(methods), len(methods))
     shade = colours(results["methods"])
     for axes, (method, drawn) in zip(rows, methods.items()):
         axes.hist(values, bins=101, color="#d5d5d5")

@@ -52,7 +52,8 @@ def _figures(results: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "layers" in results:
         figures["layers"] = plots.error_by_layer(results)
-        figures["levels"] = plots.levels_on_histogram(results)
+        if results["levels"]["methods"]:
+            figures["levels"] = plots.levels_on_histogram(results)
     return figures
 
 

@@ -84,16 +84,10 @@ class _Run:
         self.step = 0
         self.seconds: list[float] = []  # of each step
         self.errors: list[float] = []  # sampled vNMSE
-        self.model = build(
-            config.model, channels=self.dataset.channels, classes=self.dataset.classes, seed=config.seed
-        )
+        self.model = build(config.model, channels=self.dataset.channels, classes=self.dataset.classes, seed=config.seed)
         self.replica = DistributedDataParallel(self.model, **_WITHOUT_BUFFERS)
-        self.handle = ddp.register(
-            self.replica, config.scheme(), min_values=config.min_values, seed=config.seed
-        )
-        self.probe = Probe(
-            sample_every=config.sample_every, captures=capture_steps(self.steps, config.captures)
-        )
+        self.handle = ddp.register(self.replica, config.scheme(), min_values=config.min_values, seed=config.seed)
+        self.probe = Probe(sample_every=config.sample_every, captures=capture_steps(self.steps, config.captures))
         if folder is not None:
             self.handle.observer = self.probe
         self.optimizer = torch.optim.SGD(
@@ -106,9 +100,7 @@ class _Run:
     def start(self) -> None:
         if self.folder is not None:
             self.folder.write_json("config.json", self.config.as_dict())
-        self._tell(
-            {"kind": "start", "method": self.config.method, "seed": self.config.seed, "steps": self.steps}
-        )
+        self._tell({"kind": "start", "method": self.config.method, "seed": self.config.seed, "steps": self.steps})
 
     def train_epoch(self, epoch: int) -> None:
         """Train one epoch, test, and write a checkpoint."""

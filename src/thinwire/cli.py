@@ -1,0 +1,309 @@
+"""thinwire for humans: train, compare, check, warmup."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import torch
+import torch.distributed as dist
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import thinwire
+from thinwire import kernels, schemes
+from thinwire.errors import LabError, SchemeError, ThinwireError
+from thinwire.lab.compare import COLUMNS, collect, markdown, plan, table
+from thinwire.lab.config import SCHEDULES, RunConfig
+from thinwire.lab.data import DATASETS
+from thinwire.lab.folder import RunFolder
+from thinwire.lab.launch import Job, launch, torchrun_workers
+from thinwire.lab.models import MODELS
+from thinwire.lab.report import write_report
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Train with quantized gradients, and compare what methods cost and give.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+_DEFAULTS = RunConfig()
+_COMPARED = "fp32,signsgd,bingrad-b,terngrad,orq-3,qsgd-9,linear-9,orq-9"
+_PACKAGES = ("torch", "numpy", "numba", "typer", "rich")
+_LAB_PACKAGES = ("torchvision", "scikit-learn", "mlxtend", "matplotlib", "jinja2")
+
+Workers = Annotated[int | None, typer.Option(help=f"Worker processes. [default: torchrun's, or {_DEFAULTS.workers}]")]
+Data = Annotated[str, typer.Option(help="One of " + ", ".join(DATASETS) + ".")]
+DataRoot = Annotated[str | None, typer.Option(help="Folder that holds cifar-10-batches-py or cifar-100-python.")]
+Model = Annotated[str, typer.Option(help="One of " + ", ".join(MODELS) + ".")]
+Epochs = Annotated[int, typer.Option(help="Passes over the training images.")]
+BatchSize = Annotated[int, typer.Option(help="Images a step, over all workers together.")]
+Rate = Annotated[float, typer.Option("--lr", help="Learning rate at the start.")]
+Momentum = Annotated[float, typer.Option(help="Momentum of SGD.")]
+Decay = Annotated[float, typer.Option(help="Weight decay.")]
+Schedule = Annotated[str, typer.Option(help="Of the learning rate: " + " or ".join(SCHEDULES) + ".")]
+Seed = Annotated[int, typer.Option(help="Of weights, order of images, augmentation and rounding.")]
+BlockSize = Annotated[int | None, typer.Option(help="Values that share a level set. [default: the method's, 2048]")]
+LevelDtype = Annotated[str | None, typer.Option(help="How levels travel: float32 or bfloat16. [default: float32]")]
+MinValues = Annotated[int, typer.Option(help="Smaller parameters travel uncompressed.")]
+SampleEvery = Annotated[int, typer.Option(help="Steps between measurements of the gradients' error; 0 = never.")]
+Captures = Annotated[int, typer.Option(help="Snapshots of the gradients to keep.")]
+Threads = Annotated[int, typer.Option(help="PyTorch's threads a worker.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in the same folder.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"thinwire: error: {message}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+@contextlib.contextmanager
+def _asked_for() -> Iterator[None]:
+    """Turn a refused request into one message and exit status 2."""
+    try:
+        yield
+    except (SchemeError, LabError) as error:
+        _fail(str(error), 2)
+
+
+@contextlib.contextmanager
+def _done() -> Iterator[None]:
+    """Turn a failure while working into one message and exit status 1."""
+    try:
+        yield
+    except (ThinwireError, OSError) as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; the run folder keeps what was written", 130)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        print(f"thinwire {thinwire.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    method: Annotated[str, typer.Option(help="As orq-9, qsgd-5, signsgd, fp32.")] = _DEFAULTS.method,
+    levels: Annotated[int | None, typer.Option(help="With --method orq: the same as --method orq-LEVELS.")] = None,
+    workers: Workers = None,
+    data: Data = _DEFAULTS.data,
+    data_root: DataRoot = None,
+    model: Model = _DEFAULTS.model,
+    epochs: Epochs = _DEFAULTS.epochs,
+    batch_size: BatchSize = _DEFAULTS.batch_size,
+    lr: Rate = _DEFAULTS.lr,
+    momentum: Momentum = _DEFAULTS.momentum,
+    weight_decay: Decay = _DEFAULTS.weight_decay,
+    schedule: Schedule = _DEFAULTS.schedule,
+    seed: Seed = _DEFAULTS.seed,
+    block_size: BlockSize = None,
+    level_dtype: LevelDtype = None,
+    min_values: MinValues = _DEFAULTS.min_values,
+    sample_every: SampleEvery = _DEFAULTS.sample_every,
+    captures: Captures = _DEFAULTS.captures,
+    threads: Threads = _DEFAULTS.threads,
+    out: Annotated[Path | None, typer.Option(help="Run folder. [default: runs/DATA-MODEL-METHOD]")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train one model on several workers that exchange quantized gradients."""
+    options = {name: value for name, value in locals().items() if name not in ("levels", "out", "overwrite")}
+    with _asked_for():
+        options["method"] = method if levels is None else f"{method}-{levels}"
+        config = _config(options)
+        out = out or Path("runs") / f"{data}-{model}-{config.method}"
+        if _is_first():
+            RunFolder.create(out, overwrite=overwrite)
+    with _done(), _Display(config.epochs) as display:
+        launch([Job(config=config, folder=str(out))], display)
+    if _is_first():
+        print(f"run folder: {out}")
+
+
+@app.command()
+def compare(
+    methods: Annotated[str, typer.Option(help="Names joined by commas.")] = _COMPARED,
+    seeds: Annotated[int, typer.Option(help="Runs a method, on consecutive seeds.")] = 1,
+    workers: Workers = None,
+    data: Data = _DEFAULTS.data,
+    data_root: DataRoot = None,
+    model: Model = _DEFAULTS.model,
+    epochs: Epochs = _DEFAULTS.epochs,
+    batch_size: BatchSize = _DEFAULTS.batch_size,
+    lr: Rate = _DEFAULTS.lr,
+    momentum: Momentum = _DEFAULTS.momentum,
+    weight_decay: Decay = _DEFAULTS.weight_decay,
+    schedule: Schedule = _DEFAULTS.schedule,
+    seed: Seed = _DEFAULTS.seed,
+    block_size: BlockSize = None,
+    level_dtype: LevelDtype = None,
+    min_values: MinValues = _DEFAULTS.min_values,
+    sample_every: SampleEvery = _DEFAULTS.sample_every,
+    captures: Captures = _DEFAULTS.captures,
+    threads: Threads = _DEFAULTS.threads,
+    out: Annotated[Path | None, typer.Option(help="Folder for everything. [default: runs/compare-DATA-MODEL]")] = None,
+    overwrite: Overwrite = False,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Also write the table to this file, in Markdown.")
+    ] = None,
+) -> None:
+    """Train the same model with several methods on the same seeds; write a table and a report."""
+    own = ("methods", "seeds", "out", "overwrite", "markdown_file")
+    options = {name: value for name, value in locals().items() if name not in own}
+    with _asked_for():
+        if torchrun_workers() is not None:
+            raise LabError("compare starts its workers itself: run it without torchrun")
+        names = [name.strip() for name in methods.split(",") if name.strip()]
+        base = _config({**options, "method": names[0] if names else ""})
+        out = out or Path("runs") / f"compare-{data}-{model}"
+        jobs = plan(base, names, seeds=seeds, out=out, overwrite=overwrite)
+    with _done():
+        with _Display(base.epochs) as display:
+            launch(jobs, display)
+        results = collect(jobs, out)
+        write_report(results, out / "report.html")
+        if markdown_file is not None:
+            markdown_file.write_text(markdown(results), encoding="utf-8")
+    _print_table(results)
+    print(f"report: {out / 'report.html'}")
+
+
+def _config(options: dict[str, Any]) -> RunConfig:
+    started = torchrun_workers()
+    if options["workers"] is None:
+        options["workers"] = started or _DEFAULTS.workers
+    elif started not in (None, options["workers"]):
+        raise LabError(f"torchrun started {started} workers: leave --workers out, or give the same number")
+    return RunConfig(**options)
+
+
+def _is_first() -> bool:
+    return torchrun_workers() is None or os.environ["RANK"] == "0"
+
+
+class _Display:
+    """Shows the events of a run: one line an epoch, and a bar on a terminal."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+        console = Console(soft_wrap=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: Any = None
+        self._run = ""
+
+    def __enter__(self) -> _Display:
+        if _is_first():
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        kind = event["kind"]
+        if kind == "start":
+            self._run = f"{event['method']}, seed {event['seed']}"
+            self._task = self._progress.add_task(self._run, total=event["steps"])
+        elif kind == "step":
+            self._progress.advance(self._task)
+        elif kind == "epoch":
+            self._progress.console.print(self._epoch_line(event))
+        elif kind == "end":
+            self._progress.remove_task(self._task)
+
+    def _epoch_line(self, event: dict[str, Any]) -> str:
+        return (
+            f"{self._run}, epoch {event['epoch'] + 1}/{self._epochs}: loss {event['loss']:.4f}, "
+            f"test accuracy {100 * event['test_accuracy']:.2f} %, {event['bytes_sent'] / 1e6:.2f} MB sent a worker, "
+            f"{32 / event['bits_per_value']:.2f}x less than fp32, {event['seconds']:.1f} s"
+        )
+
+
+def _print_table(results: dict[str, Any]) -> None:
+    shown = Table(*(), box=None, pad_edge=False)
+    for index, column in enumerate(COLUMNS.values()):
+        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+    for row in table(results):
+        shown.add_row(*row)
+    Console().print(shown)
+
+
+@app.command()
+def check() -> None:
+    """Show what is installed and which kernels run here."""
+    for name, version in (("thinwire", thinwire.__version__), ("python", platform.python_version())):
+        print(f"{name:14}{version}")
+    for package in (*_PACKAGES, *_LAB_PACKAGES):
+        print(f"{package:14}{_installed(package)}")
+    print(f"{'cores':14}{os.cpu_count()}")
+    transports = [name for name in ("gloo", "nccl", "mpi") if getattr(dist, f"is_{name}_available")()]
+    print(f"{'transports':14}{', '.join(transports) or 'none'}")
+    for backend in kernels.BACKENDS:
+        if backend != "auto":
+            print(f"{'kernels':14}{backend}: {_try_backend(backend)}")
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing: pip install 'thinwire[lab]'" if package in _LAB_PACKAGES else "missing"
+
+
+def _try_backend(backend: str) -> str:
+    """Encode and decode a little with a backend, and say how that went."""
+    values = torch.linspace(-1, 1, 5000)
+    try:
+        with kernels.backend(backend):
+            thinwire.decode(thinwire.encode(values, thinwire.ORQ(levels=9)))
+    except ThinwireError as error:
+        return f"cannot run here: {error}"
+    return "runs"
+
+
+@app.command()
+def warmup(
+    methods: Annotated[str | None, typer.Option(help="Names joined by commas. [default: all]")] = None,
+) -> None:
+    """Compile the kernels of all methods ahead of their first use."""
+    with _asked_for():
+        named = [schemes.from_spec(name.strip()) for name in methods.split(",")] if methods else None
+        chosen = named or [method() for method in schemes.METHODS.values()]
+    with _done():
+        for scheme in chosen:
+            began = time.perf_counter()
+            thinwire.warmup(scheme)
+            print(f"{scheme.label}: {time.perf_counter() - began:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
