@@ -88,7 +88,7 @@ class QSGD(_EvenlySpaced):
         SchemeError: an even or impossible level count, another norm, a block size below 2.
     Error: sum (hi - x)(x - lo), at most n (m / (levels - 1))^2.
     Bits per value at block 2048, float32 levels: 1.62 (3 levels), 2.35 (5), 3.22 (9).
-    References: Alistarh et al. 2017 (arXiv 1610.02132), Section 3.1; its s is (levels - 1) / 2; packed, not Elias coded.
+    References: Alistarh et al. 2017 (arXiv 1610.02132), Section 3.1: its s is (levels - 1) / 2, its code Elias's.
     """
 
     levels: int = 9

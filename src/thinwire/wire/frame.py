@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import AlteredFrameError, MalformedFrameError, UnexpectedFrameError
-from thinwire.kernels import checksum
+from thinwire.kernels.checksum import checksum, weight
 from thinwire.schemes import Group, partition
 from thinwire.types import Key, Layout, Message
 from thinwire.wire.header import (
+    ALIGNMENT,
     CHECKSUM_AT,
     FIXED,
     Header,
@@ -76,11 +77,21 @@ def verify(frame: Tensor) -> bytes:
             f"frame: expected a contiguous 1-D uint8 tensor, got {frame.dtype} of shape {tuple(frame.shape)}"
         )
     fixed = check_fixed(bytes(frame[: FIXED.size].tolist()), frame.numel())
-    plain = frame.clone()
-    plain[CHECKSUM_AT : CHECKSUM_AT + 8] = 0
-    if frame.numel() % 16 or int(checksum(plain)) % (1 << 64) != fixed["checksum"]:
+    if frame.numel() % ALIGNMENT or _sum_without_field(frame, fixed["checksum"]) != fixed["checksum"]:
         raise AlteredFrameError("frame: the checksum does not match: bytes were changed after encoding")
     return frame[: align(min(fixed["header_bytes"], frame.numel()))].cpu().numpy().tobytes()
+
+
+def _sum_without_field(frame: Tensor, field: int) -> int:
+    """The checksum as the encoder computed it, when the field was zero."""
+    word = CHECKSUM_AT // 4
+    own = (field & 0xFFFFFFFF) * weight(word) + (field >> 32) * weight(word + 1)
+    return (int(checksum(_aligned(frame))) - own) % (1 << 64)
+
+
+def _aligned(frame: Tensor) -> Tensor:
+    """The frame, copied if it starts at an odd place of its storage, so that its parts can be viewed as floats."""
+    return frame.clone() if frame.storage_offset() % ALIGNMENT else frame
 
 
 def _parts(
@@ -99,7 +110,7 @@ def _parts(
 def _decode(frame: Tensor, header: Header, total: Tensor, add: bool) -> None:
     if header.parts != _most_parts(header.layout):
         raise MalformedFrameError("frame: a part is shorter than its segments need")
-    for group, parts in _parts(frame, header.parts, header.header_bytes, header.layout):
+    for group, parts in _parts(_aligned(frame), header.parts, header.header_bytes, header.layout):
         group.scheme.decode(parts, group, total, add)
 
 

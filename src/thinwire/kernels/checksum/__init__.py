@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.checksum import cpu, reference
+from thinwire.kernels.checksum.reference import weight
 from thinwire.kernels.dispatch import operator
 
-__all__ = ["checksum"]
+__all__ = ["checksum", "weight"]
 
 
 def _checksum(frame: Tensor) -> Tensor:

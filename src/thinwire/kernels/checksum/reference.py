@@ -3,12 +3,17 @@
 import torch
 from torch import Tensor
 
-__all__ = ["OFFSET", "STRIDE", "checksum"]
+__all__ = ["OFFSET", "STRIDE", "checksum", "weight"]
 
 # Weights OFFSET + i STRIDE mod 2^64 are odd (OFFSET is, STRIDE is even), so no change of one word cancels; two swapped
 # words change the sum by their difference times STRIDE times their distance.
 OFFSET = 0x9E3779B97F4A7C15 - (1 << 64)
 STRIDE = 0x1D8E4E27C47D124E
+
+
+def weight(word: int) -> int:
+    """The weight of the word at this index, in [0, 2^64)."""
+    return (OFFSET + word * STRIDE) % (1 << 64)
 
 
 def checksum(frame: Tensor) -> Tensor:

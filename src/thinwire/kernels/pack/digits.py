@@ -49,6 +49,6 @@ def digit_layout(levels: int) -> Digits:
 def packed_bytes(values: int, levels: int) -> int:
     """Bytes that `values` codes take: full groups of 64 words, and a last group of just the words needed."""
     digits = digit_layout(levels)
-    groups, rest = divmod(values, GROUP * digits.count)
+    groups, rest = values // (GROUP * digits.count), values % (GROUP * digits.count)  # symbolic sizes know no divmod
     words = -(-rest // digits.count)
     return groups * 8 * digits.bits + words * digits.whole_bytes + -(-words // 8) * digits.planes
