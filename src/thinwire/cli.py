@@ -6,9 +6,11 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -65,7 +67,8 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. SIGTERM ends it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()
 
 
@@ -128,10 +131,9 @@ def train(
     overwrite: Overwrite = False,
 ) -> None:
     """Train one model on several workers that exchange quantized gradients."""
-    options = {name: value for name, value in locals().items() if name not in ("levels", "out", "overwrite")}
+    given = locals()
     with _asked_for():
-        options["method"] = method if levels is None else f"{method}-{levels}"
-        config = _config(options)
+        config = _config({**given, "method": method if levels is None else f"{method}-{levels}"})
         out = out or Path("runs") / f"{data}-{model}-{config.method}"
         if _is_first():
             RunFolder.create(out, overwrite=overwrite)
@@ -169,15 +171,15 @@ def compare(
     ] = None,
 ) -> None:
     """Train the same model with several methods on the same seeds; write a table and a report."""
-    own = ("methods", "seeds", "out", "overwrite", "markdown_file")
-    options = {name: value for name, value in locals().items() if name not in own}
+    given = locals()
     with _asked_for():
         if torchrun_workers() is not None:
             raise LabError("compare starts its workers itself: run it without torchrun")
         names = [name.strip() for name in methods.split(",") if name.strip()]
-        base = _config({**options, "method": names[0] if names else ""})
+        options = {"block_size": block_size, "level_dtype": level_dtype}
+        base = _config({**given, **dict.fromkeys(options), "method": "none"})
         out = out or Path("runs") / f"compare-{data}-{model}"
-        jobs = plan(base, names, seeds=seeds, out=out, overwrite=overwrite)
+        jobs = plan(base, names, options, seeds=seeds, out=out, overwrite=overwrite)
     with _done():
         with _Display(base.epochs) as display:
             launch(jobs, display)
@@ -189,12 +191,13 @@ def compare(
     print(f"report: {out / 'report.html'}")
 
 
-def _config(options: dict[str, Any]) -> RunConfig:
-    started = torchrun_workers()
-    if options["workers"] is None:
-        options["workers"] = started or _DEFAULTS.workers
-    elif started not in (None, options["workers"]):
+def _config(given: dict[str, Any]) -> RunConfig:
+    """Make a configuration of those of a command's arguments that belong in it."""
+    started, asked = torchrun_workers(), given["workers"]
+    if None not in (started, asked) and started != asked:
         raise LabError(f"torchrun started {started} workers: leave --workers out, or give the same number")
+    options = {field.name: given[field.name] for field in fields(RunConfig) if field.name in given}
+    options["workers"] = next(count for count in (asked, started, _DEFAULTS.workers) if count is not None)
     return RunConfig(**options)
 
 
@@ -249,12 +252,16 @@ class _Display:
 
 
 def _print_table(results: dict[str, Any]) -> None:
-    shown = Table(*(), box=None, pad_edge=False)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    shown = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(COLUMNS.values()):
-        shown.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        cells = [row[index] for row in table(results)]
+        shown.add_column(column, justify="right" if index else "left", min_width=max(map(len, cells)))
     for row in table(results):
         shown.add_row(*row)
-    Console().print(shown)
+    console.print(shown)
 
 
 @app.command()

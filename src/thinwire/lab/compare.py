@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ _MEASURES = (
 def plan(
     base: RunConfig,
     methods: Sequence[str],
+    options: Mapping[str, Any],
     *,
     seeds: int,
     out: str | os.PathLike[str],
@@ -44,40 +45,38 @@ def plan(
     Only one run, uncompressed if there is one, keeps gradients: all methods are measured on the same ones.
 
     Args:
-        base: everything but the method; its seed is the first of the seeds.
+        base: everything but the method and its options; its seed is the first of the seeds.
         methods: as thinwire.schemes.from_spec reads them.
+        options: "block_size" and "level_dtype", for those of the methods that have them; None = the method's own.
         seeds: runs a method.
         out: the folder for all of it.
         overwrite: replace earlier runs there.
 
     Raises:
-        LabError: no methods, a method twice, or an earlier run is there.
-        SchemeError: an unknown method.
+        LabError: no methods, a method twice, an option that none of them has, or an earlier run is there.
+        SchemeError: an unknown method, or an impossible value of an option.
     """
     if not methods or seeds < 1:
         raise LabError("a comparison needs at least one method and one seed")
-    configs = [_fit(base, method) for method in methods]
+    given = {name: value for name, value in options.items() if value is not None}
+    known = [given.keys() & from_spec(method).options().keys() for method in methods]
+    unused = given.keys() - set().union(*known)
+    if unused:
+        raise LabError(f"{', '.join(sorted(unused))} has no effect on {', '.join(methods)}")
+    configs = [
+        replace(base, method=method, **{name: given[name] for name in own}) for method, own in zip(methods, known)
+    ]
     built = [config.scheme() for config in configs]
     if len(set(built)) < len(built):
         raise LabError(f"a method is named twice: {', '.join(methods)}")
     source = built.index(NoCompression()) if NoCompression() in built else 0
-    configs = [
-        replace(config, seed=seed, captures=base.captures if (index, seed) == (source, base.seed) else 0)
-        for seed in range(base.seed, base.seed + seeds)
-        for index, config in enumerate(configs)
-    ]
     jobs = []
-    for config in configs:
-        folder = Path(out) / config.method / f"seed-{config.seed}"
-        jobs.append(Job(config=config, folder=str(RunFolder.create(folder, overwrite=overwrite).path)))
+    for seed in range(base.seed, base.seed + seeds):
+        for index, config in enumerate(configs):
+            folder = RunFolder.create(Path(out) / config.method / f"seed-{seed}", overwrite=overwrite)
+            captures = base.captures if (index, seed) == (source, base.seed) else 0
+            jobs.append(Job(config=replace(config, seed=seed, captures=captures), folder=str(folder.path)))
     return jobs
-
-
-def _fit(base: RunConfig, method: str) -> RunConfig:
-    """Give a method those of the shared options that it has."""
-    known = {field.name for field in fields(from_spec(method))}
-    without = {name: None for name in ("block_size", "level_dtype") if name not in known}
-    return replace(base, method=method, **without)
 
 
 def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
@@ -93,10 +92,11 @@ def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
     for method in schemes:
         methods[method] = _summarise([Path(job.folder) for job in jobs if job.config.method == method])
     shared = first.as_dict()
-    for own in ("method", "seed", "captures"):
+    for own in ("method", "seed", "captures", "block_size", "level_dtype"):
         del shared[own]
     results: dict[str, Any] = {
         "config": shared,
+        "schemes": {method: scheme.options() for method, scheme in schemes.items()},
         "seeds": sorted({job.config.seed for job in jobs}),
         "methods": methods,
     }
@@ -159,34 +159,33 @@ COLUMNS = {
     "bytes_sent": "Sent by a worker, MB",
     "seconds_per_step": "Step, ms",
 }
-_SHOWN = {  # factor and format
-    "test_accuracy": (100, "{:.2f}"),
-    "bits_per_value": (1, "{:.3f}"),
-    "ratio_fp32": (1, "{:.2f}x"),
-    "ratio_bf16": (1, "{:.2f}x"),
-    "vnmse": (1, "{:.4g}"),
-    "bytes_sent": (1e-6, "{:.2f}"),
-    "seconds_per_step": (1e3, "{:.0f}"),
+_SHOWN = {  # factor, format of the mean, format of the spread ("" = not shown: equal on all seeds)
+    "test_accuracy": (100, "{:.2f}", "{:.2f}"),
+    "bits_per_value": (1, "{:.3f}", ""),
+    "ratio_fp32": (1, "{:.2f}x", ""),
+    "ratio_bf16": (1, "{:.2f}x", ""),
+    "vnmse": (1, "{:.3g}", "{:.1g}"),
+    "bytes_sent": (1e-6, "{:.2f}", ""),
+    "seconds_per_step": (1e3, "{:.0f}", "{:.0f}"),
 }
-_WITH_SPREAD = ("test_accuracy", "vnmse", "seconds_per_step")
 
 
-def table(results: dict[str, Any]) -> list[list[str]]:
+def table(results: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of the comparison, one a method, with a text for each of COLUMNS."""
     return [[method, *(_cell(name, values[name]) for name in _SHOWN)] for method, values in results["methods"].items()]
 
 
 def _cell(name: str, value: dict[str, float | None]) -> str:
-    factor, form = _SHOWN[name]
+    factor, mean_form, spread_form = _SHOWN[name]
     if value["mean"] is None:
         return "-"
-    text = form.format(value["mean"] * factor)
-    if name in _WITH_SPREAD and value["spread"] is not None:
-        text += " ± " + form.format(value["spread"] * factor)
+    text = mean_form.format(value["mean"] * factor)
+    if spread_form and value["spread"] is not None:
+        text += " ± " + spread_form.format(value["spread"] * factor)
     return text
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: Mapping[str, Any]) -> str:
     """Return the table in Markdown."""
     rows = [list(COLUMNS.values()), ["---"] + ["--:"] * (len(COLUMNS) - 1), *table(results)]
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -102,14 +103,14 @@ def _one_line(error: BaseException) -> str:
 
 
 def _write_traceback(jobs: Sequence[Job], rank: int) -> None:
-    """Keep the traceback for whoever must find a bug; users get one message."""
-    with open(Path(jobs[0].folder) / "error.txt", "a", encoding="utf-8") as file:
-        file.write(f"worker {rank}\n{traceback.format_exc()}\n")
+    """Keep the traceback for whoever must find a bug, unless the folder itself is the trouble."""
+    text = f"worker {rank}\n{traceback.format_exc()}\n"
+    with contextlib.suppress(OSError), open(Path(jobs[0].folder) / "error.txt", "a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> None:
     """What a worker process does. It ends with status 0, or sends a failure and ends with status 1."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["LOCAL_WORLD_SIZE"] = str(jobs[0].config.workers)  # as torchrun says it: the workers share the cores
     try:
@@ -147,7 +148,7 @@ def _launch_here(jobs: Sequence[Job], report: Report) -> None:
     _compile(jobs)
     with tempfile.TemporaryDirectory(prefix="thinwire-") as scratch:
         torch.save(vars(images), Path(scratch) / "images.pt")
-        workers = [_start(rank, scratch, jobs) for rank in range(first.workers)]
+        workers = _start_all(scratch, jobs)
         try:
             _watch(workers, report)
         finally:
@@ -168,6 +169,15 @@ class _Process:
             self.process.kill()
             self.process.join()
         self.pipe.close()
+
+
+def _start_all(scratch: str, jobs: Sequence[Job]) -> list[_Process]:
+    """Start the workers with SIGINT blocked, which they inherit: on Ctrl-C the parent alone decides."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return [_start(rank, scratch, jobs) for rank in range(jobs[0].config.workers)]
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _start(rank: int, scratch: str, jobs: Sequence[Job]) -> _Process:

@@ -96,7 +96,7 @@ def _stage(channels_in: int, channels: int, blocks: int, stride: int) -> nn.Sequ
     return nn.Sequential(first, *(BasicBlock(channels, channels, 1) for _ in range(blocks - 1)))
 
 
-MODELS: dict[str, Callable[[int, int], nn.Module]] = {
+MODELS: dict[str, Callable[[int, int], SmallCNN | CifarResNet]] = {
     "cnn": SmallCNN,
     "resnet20": lambda channels, classes: CifarResNet(20, channels, classes),
     "resnet56": lambda channels, classes: CifarResNet(56, channels, classes),
@@ -120,4 +120,7 @@ def build(name: str, *, channels: int, classes: int, seed: int) -> nn.Module:
         raise LabError(f"no model {name!r}; known: {', '.join(MODELS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MODELS[name](channels, classes)
+        model = MODELS[name](channels, classes)
+    if channels == 1:  # the same order in memory, by the strides that its gradient has and DDP compares
+        model.conv1.to(memory_format=torch.channels_last)
+    return model

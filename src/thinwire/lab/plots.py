@@ -185,17 +185,9 @@ def levels_on_histogram(results: Mapping[str, Any]) -> Any:
         shares.vlines(drawn["levels"], 0, 1, color=shade[method], linewidth=1, alpha=0.3)
         shares.vlines(drawn["levels"], 0, drawn["shares"], color=shade[method], linewidth=2)
         shares.plot(drawn["levels"], drawn["shares"], "o", color=shade[method], markersize=4.5)
-        axes.set_ylabel(method, rotation=0, ha="right", va="center", color=shade[method], fontweight="bold")
-        axes.text(
-            1.0,
-            0.9,
-            f"vNMSE {drawn['vnmse']:.3g}",
-            transform=axes.transAxes,
-            ha="right",
-            va="top",
-            fontsize=9,
-            color="#444444",
-        )
+        beside = {"transform": axes.transAxes, "ha": "right"}
+        axes.text(-0.01, 0.5, method, va="bottom", color=shade[method], fontweight="bold", **beside)
+        axes.text(-0.01, 0.42, f"vNMSE {drawn['vnmse']:.3g}", va="top", color="#444444", fontsize=9, **beside)
     rows[-1].ticklabel_format(axis="x", style="sci", scilimits=(-2, 3), useMathText=True)
     rows[-1].set_xlabel(f"value of the gradient ({results['levels']['layer']}, first {len(values)} values)")
     return figure
