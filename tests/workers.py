@@ -16,11 +16,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from thinwire.kernels.pool import set_threads
+
 _PATIENCE = 60.0  # seconds for one job
 
-# One server imports torch once; workers are forked from it, which takes them a fraction of a second.
+# One server imports and compiles everything once; workers are forked from it, in a fraction of a second.
+_here = os.path.dirname(os.path.abspath(__file__))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_here, os.environ.get("PYTHONPATH")]))
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "thinwire", "thinwire.ddp"])
+context.set_forkserver_preload(["torch.nn.parallel", "warm"])
 
 
 class JobError(AssertionError):
@@ -89,6 +93,7 @@ def workers(count: int) -> Workers:
 def join(rank: int, count: int, store: str) -> None:
     """Make this process a rank of a gloo group of `count`."""
     torch.set_num_threads(1)
+    set_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=count, timeout=timedelta(seconds=40)
     )

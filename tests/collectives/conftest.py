@@ -1,4 +1,5 @@
 import pytest
+
 from workers import Workers, workers
 
 

@@ -1,0 +1,257 @@
+"""The DDP hook between real processes: gradients to the bit in every mode of DDP, counters, the switch."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import thinwire
+from thinwire import ddp
+from thinwire.schemes import METHODS, Scheme
+from thinwire.types import Key, Message
+from thinwire.wire import accumulate, capacity, encode
+from workers import Workers
+
+
+class Net(nn.Module):
+    """A small network of the kind asked for: "mlp", "conv", "mixed", "unused", or a dtype's name."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        dtype = getattr(torch, kind, torch.float32)
+        self.kind = kind
+        self.features = 3 * 8 * 8
+        if kind == "conv":
+            self.first: nn.Module = nn.Sequential(nn.Unflatten(1, (3, 8, 8)), nn.Conv2d(3, 12, 3), nn.Flatten())
+            hidden = 12 * 6 * 6
+        else:
+            self.first, hidden = nn.Linear(self.features, 40, dtype=dtype), 40
+        middle = torch.bfloat16 if kind == "mixed" else dtype
+        self.middle = nn.Linear(hidden, 60, dtype=middle)
+        self.last = nn.Linear(60, 8, dtype=dtype)
+        self.idle = nn.Linear(30, 50) if kind == "unused" else None
+        self.sometimes = nn.Linear(60, 8) if kind == "unused" else None
+
+    def forward(self, x: Tensor, branch: bool) -> Tensor:
+        hidden = torch.relu(self.first(x.to(next(self.first.parameters()).dtype)))
+        hidden = torch.relu(self.middle(hidden.to(self.middle.weight.dtype)))
+        out = self.last(hidden.to(self.last.weight.dtype))
+        return out + self.sometimes(hidden) if self.sometimes is not None and branch else out
+
+
+def build(kind: str, **options: Any) -> DistributedDataParallel:
+    torch.manual_seed(0)
+    net = Net(kind)
+    if kind == "conv":
+        net = net.to(memory_format=torch.channels_last)
+    return DistributedDataParallel(net, **options)
+
+
+def backward(model: DistributedDataParallel, rank: int, step: int, accumulate_first: bool = False) -> None:
+    """One step's backward pass (two, the first unsynchronized, to accumulate)."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(2, 6, model.module.features, generator=generator)
+    with model.no_sync() if accumulate_first else contextlib.nullcontext():
+        if accumulate_first:
+            model(x[0], branch=rank == 0).square().mean().backward()
+    model(x[1], branch=rank == 0).square().mean().backward()
+
+
+def expected_means(seen: list[tuple[Message, Key]], n: int) -> dict[str, Tensor]:
+    """Each parameter's averaged gradient in memory order, by the long way: all ranks' frames made and read here."""
+    gathered: list[Any] = [None] * n
+    dist.all_gather_object(gathered, [(m.layout, [v.clone() for v in m.values], key) for m, key in seen])
+    means = {}
+    for buckets in zip(*gathered):
+        layout = buckets[0][0]
+        wide = layout[0].dtype == torch.float64
+        total = torch.zeros(sum(s.numel for s in layout), dtype=torch.float64 if wide else torch.float32)
+        for rank, (_, values, key) in enumerate(buckets):
+            assert key.rank == rank
+            accumulate(encode(Message(layout, values), key), layout, total)
+        for segment, mean in zip(layout, (total / n).split([s.numel for s in layout])):
+            means[segment.name] = mean.to(segment.dtype)
+    return means
+
+
+def in_memory_order(gradient: Tensor) -> Tensor:
+    return gradient.as_strided((gradient.numel(),), (1,), gradient.storage_offset())
+
+
+def train_job(
+    rank: int, n: int, kind: str, scheme: Scheme, options: dict[str, Any], accumulating: bool, seed: int = 0
+) -> tuple[list[bytes], list[int]]:
+    """Four steps of SGD, each gradient checked. Returns the parameters' bytes and the number of buckets by step."""
+    model = build(kind, **options)
+    handle = ddp.register(model, scheme, min_values=100, seed=seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    seen: list[tuple[Message, Key]] = []
+    handle.observer = lambda m, key: seen.append((Message(m.layout, [v.clone() for v in m.values]), key))
+    frame_bytes, buckets = 0, []
+    for step in range(4):
+        seen.clear()
+        backward(model, rank, step, accumulating)
+        assert [key for _, key in seen] == [Key(seed=seed, step=step, rank=rank)] * len(seen)
+        means = expected_means(seen, n)
+        for name, parameter in model.module.named_parameters():
+            if name.startswith("idle"):
+                assert parameter.grad is None
+            else:
+                assert parameter.grad is not None
+                assert torch.equal(in_memory_order(parameter.grad), means[name]), name
+        buckets.append(len(seen))
+        frame_bytes += sum(capacity(m.layout) for m, _ in seen)
+        optimizer.step()
+        optimizer.zero_grad()
+    stats = handle.stats()
+    assert (stats.steps, stats.calls, stats.frame_bytes) == (4, sum(buckets), frame_bytes)
+    assert stats.bytes_sent == stats.bytes_received == (n - 1) * frame_bytes
+    assert stats.bits_per_value == 8 * frame_bytes / stats.values
+    handle.close()
+    return [in_memory_order(p.detach()).view(torch.uint8).numpy().tobytes() for p in model.parameters()], buckets
+
+
+MODES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "several buckets": ("mlp", {"bucket_cap_mb": 0.01}, False),
+    "bucket views": ("mlp", {"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True}, False),
+    "no_sync": ("mlp", {}, True),
+    "no_sync with views": ("mlp", {"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True}, True),
+    "static graph": ("mlp", {"bucket_cap_mb": 0.01, "static_graph": True}, False),
+    "unused parameters": ("unused", {"bucket_cap_mb": 0.01, "find_unused_parameters": True}, False),
+    "channels_last": ("conv", {"bucket_cap_mb": 0.01}, False),
+    "channels_last views": ("conv", {"gradient_as_bucket_view": True}, False),
+    "bfloat16 and float32": ("mixed", {"bucket_cap_mb": 0.01}, False),
+    "bfloat16": ("bfloat16", {}, False),
+    "float16": ("float16", {}, False),
+    "float64": ("float64", {}, False),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_are_the_mean_of_the_frames_and_parameters_equal_on_all_ranks(team: Workers, mode: str) -> None:
+    kind, options, accumulating = MODES[mode]
+    results = team.run(train_job, kind, thinwire.ORQ(levels=5), options, accumulating)
+    assert all(parameters == results[0][0] for parameters, _ in results)
+    if options.get("bucket_cap_mb"):
+        buckets = results[0][1]
+        assert buckets[-1] > 1
+    if mode == "several buckets":
+        assert buckets[0] != buckets[1], "the first step's buckets were not rebuilt, as they should be here"
+
+
+@pytest.mark.parametrize("scheme", [build_scheme() for build_scheme in METHODS.values()], ids=lambda s: s.label)
+def test_every_method_keeps_parameters_equal_on_all_ranks(team: Workers, scheme: Scheme) -> None:
+    results = team.run(train_job, "mlp", scheme, {"bucket_cap_mb": 0.01}, False)
+    assert all(parameters == results[0][0] for parameters, _ in results)
+
+
+def test_runs_repeat_to_the_bit_and_seeds_differ(four: Workers) -> None:
+    first, again, other = (
+        four.run(train_job, "mlp", thinwire.QSGD(levels=3), {}, False, seed)[0][0] for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+
+
+class Twins(nn.Module):
+    """Two parameters with equal gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(1 << 14))
+        self.b = nn.Parameter(torch.zeros(1 << 14))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((self.a + self.b) * x).sum()
+
+
+def twins_job(rank: int, n: int) -> tuple[Tensor, float]:
+    """Errors of the averaged gradients of both parameters in two steps; all ranks have the same gradients."""
+    x = torch.randn(1 << 14, generator=torch.Generator().manual_seed(0))
+    model = DistributedDataParallel(Twins())
+    scheme = thinwire.QSGD(levels=5)
+    handle = ddp.register(model, scheme)
+    errors = []
+    for _ in range(2):
+        model.zero_grad()
+        model(x).backward()
+        errors += [model.module.a.grad - x, model.module.b.grad - x]
+    handle.close()
+    return torch.stack(errors), thinwire.expected_error(x, scheme) * float(x.square().mean())
+
+
+def test_ranks_steps_and_parameters_draw_independently(four: Workers) -> None:
+    errors, single = four.run(twins_job)[0]
+    correlation = torch.corrcoef(errors) - torch.eye(4)
+    assert correlation.abs().max() < 5 / 128  # 5 standard errors
+    assert errors.square().mean() == pytest.approx(single / 4, rel=0.05)
+
+
+def plain_job(rank: int, n: int, kind: str) -> None:
+    """Switched off it is DDP's own averaging; switched on again it goes on."""
+    plain, hooked = build(kind), build(kind)
+    handle = ddp.register(hooked, thinwire.ORQ(levels=3))
+    handle.enabled = False
+    observed: list[int] = []
+    handle.observer = lambda message, key: observed.append(key.step)
+    for step in range(2):
+        for model in (plain, hooked):
+            model.zero_grad()
+            backward(model, rank, step)
+        assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), hooked.parameters()))
+    values = [p.numel() for p in hooked.parameters()]
+    stats = handle.stats()
+    assert stats.values == stats.frame_bytes == 0
+    sent = 2 * 2 * 4 * (sum(values) - sum(values) // n)  # two steps, two legs, four bytes
+    if kind == "mlp":  # one bucket, a multiple of n values
+        assert sum(values) % n == 0
+        assert stats.bytes_sent == stats.bytes_received == sent
+    assert observed[0] == 0
+    assert observed[-1] == 1
+    handle.enabled = True
+    backward(hooked, rank, 2)
+    assert handle.stats().values == sum(values)
+    handle.close()
+
+
+@pytest.mark.parametrize("kind", ["mlp", "mixed", "float16"])
+def test_disabled_is_plain_averaging(team: Workers, kind: str) -> None:
+    team.run(plain_job, kind)
+
+
+def small_job(rank: int, n: int) -> None:
+    model = build("mlp")
+    handle = ddp.register(model, thinwire.ORQ(levels=9))
+    schemes: dict[str, Scheme] = {}
+    handle.observer = lambda message, key: schemes.update({s.name: s.scheme for s in message.layout})
+    backward(model, rank, 0)
+    for name, parameter in model.module.named_parameters():
+        small = parameter.numel() < 1024
+        assert schemes[name] == (thinwire.NoCompression() if small else thinwire.ORQ(levels=9))
+    handle.close()
+
+
+def test_small_parameters_travel_uncompressed(team: Workers) -> None:
+    team.run(small_job)
+
+
+def user_collectives_job(rank: int, n: int) -> None:
+    """Collectives of the program itself, between backward and step and on another thread's time, are not touched."""
+    model = build("mlp", bucket_cap_mb=0.01)
+    handle = ddp.register(model, thinwire.SignSGD())
+    for step in range(5):
+        backward(model, rank, step)
+        loss = torch.full((1000,), float(rank))
+        dist.all_reduce(loss)
+        assert torch.equal(loss, torch.full((1000,), float(sum(range(n)))))
+    handle.close()
+
+
+def test_the_programs_own_collectives_are_not_touched(team: Workers) -> None:
+    team.run(user_collectives_job)

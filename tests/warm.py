@@ -1,0 +1,6 @@
+"""Imported once by the server that workers are forked from: they inherit the compiled kernels."""
+
+import thinwire
+import thinwire.ddp
+
+thinwire.warmup()
