@@ -79,7 +79,8 @@ def verify(frame: Tensor) -> bytes:
     fixed = check_fixed(bytes(frame[: FIXED.size].tolist()), frame.numel())
     if frame.numel() % ALIGNMENT or _sum_without_field(frame, fixed["checksum"]) != fixed["checksum"]:
         raise AlteredFrameError("frame: the checksum does not match: bytes were changed after encoding")
-    return frame[: align(min(fixed["header_bytes"], frame.numel()))].cpu().numpy().tobytes()
+    head = align(min(max(fixed["header_bytes"], FIXED.size), frame.numel()))
+    return frame[:head].cpu().numpy().tobytes()
 
 
 def _sum_without_field(frame: Tensor, field: int) -> int:
@@ -141,7 +142,8 @@ def _expected_header(head: bytes, available: int, layout: Layout) -> Header:
     """The header of a frame that should have `layout`: tables compared as bytes, and parsed only if they differ."""
     fixed = check_fixed(head, available)
     parts = _most_parts(layout)
-    if head[FIXED.size : fixed["header_bytes"]] == tables(layout, Shape.LIST, parts):
+    same_tables = head[FIXED.size : fixed["header_bytes"]] == tables(layout, Shape.LIST, parts)
+    if same_tables and fixed["shape"] == Shape.LIST and fixed["segments"] == len(layout):
         key = Key(seed=fixed["seed"], step=fixed["step"], rank=fixed["rank"], stratum=fixed["stratum"])
         return Header(
             layout=layout,

@@ -14,7 +14,8 @@ def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, neares
 
     With lo <= x the largest of b_0 .. b_{s-2} (b_0 if none is) and hi the next level:
     stochastic: up when x - lo > u (hi - lo), u = (h + 1/2) / 2^16 for 16 hash bits h of the value's position; so a
-    value on a level stays, a value outside the levels clips, and the probability is right to 2^-17.
+    value on a level stays, a value outside the levels clips, and the probability is right to 2^-17
+    (where hi - lo is at least 2^-109; below that u (hi - lo) itself is rounded to a multiple of 2^-149).
     nearest: the code is the number of midpoints b_k / 2 + b_{k+1} / 2 below x; ties go down.
     NaN levels (a non-finite block) give code 0.
 

@@ -1,0 +1,248 @@
+"""Frames: every shape and dtype comes back, every wrong byte is refused by name."""
+
+import math
+
+import pytest
+import torch
+from tests.schemes.cases import CASES
+
+import thinwire
+from thinwire.errors import (
+    AlteredFrameError,
+    ForeignFrameError,
+    FrameError,
+    MalformedFrameError,
+    MessageError,
+    TruncatedFrameError,
+    UnexpectedFrameError,
+    UnsupportedVersionError,
+)
+from thinwire.types import DTYPES, Key
+from thinwire.wire import accumulate, compose, read
+from thinwire.wire import encode as encode_message
+
+SHAPES = [(0,), (0, 5), (), (1,), (2,), (2047,), (2048,), (2049,), (31, 67), (4099,), (3, 1, 5)]
+
+
+@pytest.mark.parametrize("scheme", CASES, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_shapes_and_dtypes_come_back_within_capacity(scheme, dtype):
+    generator = torch.Generator().manual_seed(1)
+    for shape in SHAPES:
+        x = torch.randn(shape, generator=generator).to(dtype)
+        frame = thinwire.encode(x, scheme)
+        y = thinwire.decode(frame)
+        assert (y.shape, y.dtype) == (x.shape, x.dtype)
+        assert frame.numel() % 16 == 0
+        assert frame.numel() <= thinwire.capacity(x, scheme)
+        assert thinwire.capacity(x.to("meta"), scheme) == thinwire.capacity(x, scheme)
+        if x.numel():
+            error = float(((y.double() - x.double()) ** 2).sum() / (x.double() ** 2).sum())
+            assert error <= 30 * thinwire.expected_error(x, scheme) + 1e-12
+
+
+def test_structures_come_back():
+    scheme = thinwire.ORQ()
+    tensors = {"w": torch.randn(40, 60), "b": torch.randn(60).to(torch.bfloat16), "empty": torch.empty(0, 3)}
+    mapping = thinwire.decode(thinwire.encode(tensors, scheme))
+    assert [(n, t.shape, t.dtype) for n, t in mapping.items()] == [(n, t.shape, t.dtype) for n, t in tensors.items()]
+    listed = thinwire.decode(thinwire.encode(list(tensors.values()), scheme))
+    assert isinstance(listed, list)
+    assert all(torch.equal(a, b) for a, b in zip(listed, mapping.values()))
+    assert thinwire.decode(thinwire.encode([], scheme)) == []
+    assert thinwire.decode(thinwire.encode({}, scheme)) == {}
+
+
+def test_a_mapping_of_schemes():
+    x = {"a": torch.randn(3000), "b": torch.randn(10)}
+    frame = thinwire.encode(x, {"a": thinwire.ORQ(levels=3), "b": thinwire.NoCompression()})
+    assert torch.equal(thinwire.decode(frame)["b"], x["b"])
+    assert len(thinwire.decode(frame)["a"].unique()) <= 6
+    info = thinwire.inspect(frame)
+    assert [s.scheme.label for s in info.segments] == ["orq-3", "none"]
+    assert info.parts["none values"] == 40
+    assert info.parts["orq-3 levels"] == 2 * 3 * 4
+    assert info.parts["orq-3 codes"] == math.ceil(3000 / 5)
+    assert sum(info.parts.values()) == info.bytes == frame.numel()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "most"),
+    [
+        (thinwire.BinGradB(), 1.04),
+        (thinwire.BinGradPB(), 1.04),
+        (thinwire.SignSGD(), 1.04),
+        (thinwire.ORQ(levels=3), 1.66),
+        (thinwire.TernGrad(), 1.66),
+        (thinwire.ORQ(levels=5), 2.45),
+        (thinwire.ORQ(levels=9), 3.36),
+        (thinwire.Linear(levels=9), 3.36),
+        (thinwire.QSGD(levels=9), 3.36),
+    ],
+    ids=lambda value: getattr(value, "label", value),
+)
+def test_measured_bits_of_a_million_values(scheme, most):
+    x = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))
+    frame = thinwire.encode(x, scheme)
+    assert thinwire.inspect(frame).bits == 8 * frame.numel() / 1_000_000 <= most
+
+
+def test_bfloat16_levels_cost_half():
+    x = torch.randn(1 << 16)
+    wide, narrow = (thinwire.inspect(thinwire.encode(x, thinwire.ORQ(level_dtype=d))) for d in ("float32", "bfloat16"))
+    assert wide.parts["orq-9 levels"] == 2 * narrow.parts["orq-9 levels"] == 32 * 9 * 4
+
+
+def small_frame():
+    x = {"w": torch.linspace(-1, 1, 20), "b": torch.ones(2)}
+    return thinwire.encode(x, {"w": thinwire.ORQ(levels=3, block_size=8), "b": thinwire.NoCompression()}, seed=3)
+
+
+def test_every_truncation_is_refused_by_name():
+    frame = small_frame()
+    for length in range(frame.numel()):
+        with pytest.raises(TruncatedFrameError, match="frame"):
+            thinwire.decode(frame[:length])
+    with pytest.raises(AlteredFrameError):
+        thinwire.decode(torch.cat([frame, torch.zeros(16, dtype=torch.uint8)]))
+
+
+def test_every_changed_byte_is_refused_by_name():
+    frame = small_frame()
+    for at in range(frame.numel()):
+        for flip in (0x01, 0x80, 0xFF):
+            altered = frame.clone()
+            altered[at] ^= flip
+            expected = ForeignFrameError if at < 4 else UnsupportedVersionError if at < 6 else FrameError
+            with pytest.raises(expected) as caught:
+                thinwire.decode(altered)
+            if at >= 6:
+                assert type(caught.value) in (AlteredFrameError, TruncatedFrameError)
+            with pytest.raises(expected):
+                thinwire.inspect(altered)
+
+
+def test_swapped_words_are_refused():
+    frame = thinwire.encode(torch.randn(500), thinwire.ORQ())
+    words = frame.view(torch.int32).clone()
+    words[[40, 60]] = words[[60, 40]]
+    with pytest.raises(AlteredFrameError, match="checksum"):
+        thinwire.decode(words.view(torch.uint8))
+
+
+def resealed(frame, at, octets):
+    """A frame with some bytes replaced and a checksum that holds: what a faulty or hostile encoder would send."""
+    from thinwire.kernels import checksum
+
+    frame = frame.clone()
+    frame[at : at + len(octets)] = torch.tensor(list(octets), dtype=torch.uint8)
+    frame[32:40] = 0
+    frame[32:40] = checksum(frame).reshape(1).view(torch.uint8)
+    return frame
+
+
+def test_hostile_headers_with_a_right_checksum_end_in_a_named_error():
+    frame = small_frame()
+    refused = 0
+    for at in range(6, int(thinwire.inspect(frame).parts["header"]) + 16):
+        if 32 <= at < 40:
+            continue
+        for octet in (0, 1, 2, 127, 128, 255):
+            try:
+                thinwire.decode(resealed(frame, at, bytes([octet])))
+            except FrameError:
+                refused += 1
+    assert refused > 300
+
+
+def test_hostile_payloads_decode_to_something_or_are_refused():
+    frame = small_frame()
+    generator = torch.Generator().manual_seed(0)
+    start = int(thinwire.inspect(frame).parts["header"]) + 16
+    for _ in range(200):
+        noise = torch.randint(0, 256, (frame.numel() - start,), generator=generator).tolist()
+        decoded = thinwire.decode(resealed(frame, start, bytes(noise)))
+        assert decoded["w"].shape == (20,)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        torch.zeros(0, dtype=torch.uint8),
+        torch.zeros(100, dtype=torch.uint8),
+        torch.randint(0, 256, (500,), dtype=torch.uint8),
+        torch.zeros(100),
+        torch.zeros(4, 16, dtype=torch.uint8),
+        small_frame().repeat_interleave(2)[::2],
+    ],
+    ids=["empty", "zeros", "noise", "floats", "two-dimensional", "strided"],
+)
+def test_what_is_not_a_frame_is_refused(frame):
+    with pytest.raises(FrameError):
+        thinwire.decode(frame)
+
+
+def test_a_frame_at_an_odd_place_in_memory_decodes():
+    x = torch.randn(5000)
+    frame = thinwire.encode(x, thinwire.ORQ())
+    buffer = torch.zeros(frame.numel() + 7, dtype=torch.uint8)
+    buffer[7:] = frame
+    assert torch.equal(thinwire.decode(buffer[7:]), thinwire.decode(frame))
+
+
+def test_accumulate_adds_and_refuses_what_it_does_not_expect():
+    message, _ = compose([torch.randn(3000), torch.randn(7)], thinwire.ORQ())
+    frame = encode_message(message, Key(seed=1, step=2, rank=3))
+    total = torch.ones(3007)
+    header = accumulate(frame, message.layout, total)
+    decoded = torch.cat([t.reshape(-1) for t in read(frame)[1]])
+    assert torch.equal(total, 1 + decoded)
+    assert header.key == Key(seed=1, step=2, rank=3)
+    others = [
+        ([torch.randn(3000), torch.randn(8)], thinwire.ORQ(), "shape"),
+        ([torch.randn(3000), torch.randn(7)], thinwire.ORQ(levels=5), "scheme"),
+        ([torch.randn(3000), torch.randn(7).double()], thinwire.ORQ(), "dtype"),
+        ([torch.randn(3000)], thinwire.ORQ(), "segments"),
+    ]
+    for tensors, scheme, what in others:
+        layout = compose(tensors, scheme)[0].layout
+        with pytest.raises(UnexpectedFrameError, match=what):
+            accumulate(frame, layout, total)
+    with pytest.raises(UnexpectedFrameError, match="step=2"):
+        accumulate(frame, message.layout, total, Key(seed=1, step=3, rank=3))
+    assert torch.equal(total, 1 + decoded)
+
+
+def test_a_valid_frame_of_the_wrong_structure_is_refused_by_accumulate():
+    frame = thinwire.encode(torch.randn(3000), thinwire.ORQ())
+    layout = compose([torch.randn(3000)], thinwire.ORQ())[0].layout
+    with pytest.raises(UnexpectedFrameError):
+        accumulate(frame, layout, torch.zeros(3000))
+
+
+@pytest.mark.parametrize(
+    ("x", "scheme", "says"),
+    [
+        (torch.arange(5), thinwire.ORQ(), "int64"),
+        (torch.zeros(5, dtype=torch.complex64), thinwire.ORQ(), "complex64"),
+        (torch.zeros(5).to_sparse(), thinwire.ORQ(), "sparse"),
+        ([torch.zeros(5), 3.0], thinwire.ORQ(), "float"),
+        ("text", thinwire.ORQ(), "str"),
+        (torch.zeros(5), "orq", "thinwire.ORQ"),
+        (torch.zeros(5), {"a": thinwire.ORQ()}, "mapping"),
+        ({"a": torch.zeros(5)}, {}, "'a'"),
+        ({"a": torch.zeros(5)}, {"a": thinwire.ORQ(), "b": thinwire.ORQ()}, "b"),
+        ({1: torch.zeros(5)}, thinwire.ORQ(), "strings"),
+    ],
+)
+def test_bad_input_is_refused_by_name(x, scheme, says):
+    for function in (thinwire.encode, thinwire.capacity, thinwire.expected_error):
+        with pytest.raises(MessageError, match=says):
+            function(x, scheme)
+    with pytest.raises(MessageError, match="seed"):
+        thinwire.encode(torch.zeros(3), thinwire.ORQ(), seed=-1)
+
+
+def test_malformed_names_the_tensor_it_got():
+    with pytest.raises(MalformedFrameError, match="float32"):
+        thinwire.decode(torch.zeros(10))
