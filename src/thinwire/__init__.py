@@ -6,6 +6,8 @@
 In DistributedDataParallel: `thinwire.ddp.register(model, thinwire.ORQ(levels=9))`.
 """
 
+from thinwire import ddp
+from thinwire.collectives import all_reduce
 from thinwire.errors import ThinwireError
 from thinwire.schemes import ORQ, QSGD, BinGradB, BinGradPB, Linear, MinMax, NoCompression, SignSGD, TernGrad
 from thinwire.types import Key
@@ -26,7 +28,9 @@ __all__ = [
     "SignSGD",
     "TernGrad",
     "ThinwireError",
+    "all_reduce",
     "capacity",
+    "ddp",
     "decode",
     "encode",
     "expected_error",

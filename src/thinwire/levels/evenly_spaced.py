@@ -30,7 +30,7 @@ def largest_magnitude(rows: Tensor, lengths: Tensor) -> Tensor:
 
 
 def root_energy(rows: Tensor, lengths: Tensor) -> Tensor:
-    """QSGD as published (arXiv 1610.02132, Section 3.1): ||x|| of the block, at least max |x|, float32 `[blocks, 1]`."""
+    """QSGD as published (arXiv 1610.02132, Section 3.1): the block's ||x||, at least max |x|, float32 `[blocks, 1]`."""
     largest = largest_magnitude(rows, lengths)
     squares = filled(rows, lengths, 0.0).to(torch.float64) ** 2
     norm = torch.sqrt(average(squares, lengths) * lengths).to(torch.float32)[:, None]

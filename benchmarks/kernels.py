@@ -1,0 +1,104 @@
+"""Speed of every kernel on one thread, as a ratio to np.copyto and np.sort of the same data in the same run.
+
+    python -m benchmarks.kernels [--values 1048576] [--out benchmarks/results.jsonl]
+
+Prints a table and writes JSON lines: machine, commit, medians in seconds, bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import thinwire
+from thinwire import kernels
+
+BLOCK = 2048
+
+
+def median_seconds(run: Callable[[], object], repeats: int = 9) -> float:
+    run()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def machine() -> dict[str, str]:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "machine": f"{platform.machine()} {platform.system()} {kernels.threads()} thread",
+        "commit": commit.stdout.strip() or "unknown",
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "thinwire": thinwire.__version__,
+    }
+
+
+def operations(values: int) -> dict[str, Callable[[], object]]:
+    """Name -> what to time, all on the same normal data in blocks of 2048."""
+    x = torch.randn(values, generator=torch.Generator().manual_seed(0))
+    array, out = x.numpy(), np.empty(values, np.float32)
+    grid = array[: values // BLOCK * BLOCK].reshape(-1, BLOCK)
+    table, _ = kernels.block_table([(0, values)], BLOCK)
+    keys = torch.zeros(len(table), dtype=torch.int64)
+    total = torch.zeros(values)
+    rows, _ = kernels.gather_rows(x, table, BLOCK)
+    ascending = kernels.sort_rows(rows)
+    timed: dict[str, Callable[[], object]] = {
+        "np.copyto": lambda: np.copyto(out, array),
+        "np.sort rows": lambda: np.sort(grid, axis=1),
+        "gather rows": lambda: kernels.gather_rows(x, table, BLOCK),
+        "checksum": lambda: kernels.checksum(x.view(torch.uint8)),
+    }
+    for s in (3, 5, 9, 17):
+        levels = kernels.solve_orq(ascending, table[:, 1], s)
+        codes = kernels.quantize(x, levels, table, keys, False)
+        packed = kernels.pack(codes, s)
+        frame = thinwire.encode([x], thinwire.ORQ(levels=s))
+        layout = thinwire.inspect(frame).segments
+        timed |= {
+            f"solve orq-{s}": lambda s=s: kernels.solve_orq(ascending, table[:, 1], s),
+            f"quantize {s}": lambda levels=levels: kernels.quantize(x, levels, table, keys, False),
+            f"pack {s}": lambda codes=codes, s=s: kernels.pack(codes, s),
+            f"unpack {s}": lambda packed=packed, s=s: kernels.unpack(packed, s, values),
+            f"dequantize {s}": lambda c=codes, b=levels: kernels.dequantize(c, b, table, total, True),
+            f"encode frame orq-{s}": lambda s=s: thinwire.encode([x], thinwire.ORQ(levels=s)),
+            f"accumulate frame orq-{s}": lambda f=frame, w=layout: thinwire.wire.accumulate(f, w, total),
+        }
+    return timed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--values", type=int, default=1 << 20)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench.jsonl"))
+    args = parser.parse_args()
+    kernels.set_threads(1)
+    torch.set_num_threads(1)
+    seconds = {name: median_seconds(run) for name, run in operations(args.values).items()}
+    copy, sort = seconds["np.copyto"], seconds["np.sort rows"]
+    facts = machine()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{args.values} float32 values, blocks of {BLOCK}; {facts}")
+    print(f"{'operation':26} {'ms':>8} {'GB/s':>7} {'of copyto':>9} {'of np.sort':>10}")
+    with args.out.open("a") as out:
+        for name, took in seconds.items():
+            rate = 4 * args.values / took / 1e9
+            print(f"{name:26} {took * 1e3:8.3f} {rate:7.2f} {copy / took:9.3f} {sort / took:10.3f}")
+            out.write(json.dumps({**facts, "operation": name, "values": args.values, "seconds": took}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
