@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 import time
+from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import pytest
@@ -100,6 +103,56 @@ def test_a_failure_of_one_rank_alone_reaches_all_with_its_cause(four: Workers) -
     start = time.monotonic()
     assert four.run(alone_job) == ["ChannelError: rank 2 failed: MemoryError: nothing left"] * 4
     assert time.monotonic() - start < 10
+
+
+def late_job(rank: int, n: int) -> str:
+    """Rank 0 lives but does not come: the time limit is that of the group that the program made."""
+    channel = Channel(dist.new_group(timeout=timedelta(seconds=1)))
+    said = attempt(channel) if rank else ""
+    channel.close()
+    return said
+
+
+def test_a_rank_that_hangs_ends_the_others_at_the_groups_time_limit(four: Workers) -> None:
+    start = time.monotonic()
+    assert all("lost contact" in said for said in four.run(late_job)[1:])
+    assert time.monotonic() - start < 10
+
+
+def absent_job(rank: int, n: int) -> str:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    if rank == 0:
+        return ""
+    with pytest.raises(ChannelError) as caught:
+        Channel(group)
+    return str(caught.value)
+
+
+def test_a_channel_that_not_all_ranks_make_is_a_clear_error() -> None:
+    team = Workers(2)
+    assert "not all ranks came" in team.run(absent_job)[1]
+    team.stop()
+
+
+def forgotten_job(rank: int, n: int) -> None:
+    def threads() -> int:
+        return sum(thread.name == "thinwire" for thread in threading.enumerate())
+
+    before = threads()
+    group = dist.new_group()
+    all_reduce(torch.ones(4), thinwire.ORQ(), group=group)
+    assert threads() == before + 1
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == before
+
+
+def test_a_channel_ends_with_its_group(team: Workers) -> None:
+    team.run(forgotten_job)
 
 
 def broken_for_good_job(rank: int, n: int) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -157,6 +160,46 @@ def test_runs_repeat_to_the_bit_and_seeds_differ(four: Workers) -> None:
     )
     assert first == again
     assert first != other
+
+
+def join_job(rank: int, n: int) -> tuple[float, int]:
+    model = build("mlp", bucket_cap_mb=0.01)
+    handle = ddp.register(model, thinwire.ORQ(levels=5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with model.join():
+        for step in range(2 + rank):
+            optimizer.zero_grad()
+            backward(model, rank, step)
+            optimizer.step()
+    handle.close()
+    return sum(p.sum().item() for p in model.parameters()), handle.stats().steps
+
+
+def test_ranks_with_fewer_batches_take_part_to_the_end_under_join(team: Workers) -> None:
+    n = len(team.processes)
+    results = team.run(join_job)
+    assert results == [(results[0][0], n + 1)] * n
+
+
+def forgotten_job(rank: int, n: int) -> None:
+    def threads() -> int:
+        return sum(thread.name == "thinwire" for thread in threading.enumerate())
+
+    before = threads()
+    model = build("mlp")
+    handle = ddp.register(model, thinwire.ORQ())
+    backward(model, rank, 0)
+    assert threads() == before + 1
+    del model, handle
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == before
+
+
+def test_a_forgotten_model_takes_its_thread_along(team: Workers) -> None:
+    team.run(forgotten_job)
 
 
 class Twins(nn.Module):

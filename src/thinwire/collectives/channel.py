@@ -50,7 +50,7 @@ class Channel:
     Creating a channel is a collective call, like `torch.distributed.new_group`.
 
     Raises:
-        ChannelError: torch.distributed is not initialised, or this process is not in `group`.
+        ChannelError: torch.distributed is not initialised, this process is not in `group`, or a rank is missing.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:

@@ -27,7 +27,7 @@ class Link:
     Creating one is a collective call: every rank of `group` makes it, in the same order as its other groups.
 
     Raises:
-        ChannelError: torch.distributed is not initialised, or this process is not in `group`.
+        ChannelError: torch.distributed is not initialised, this process is not in `group`, or a rank is missing.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -125,7 +125,10 @@ def _private_copy(group: dist.ProcessGroup) -> dist.ProcessGroup:
     ranks = dist.get_process_group_ranks(group)
     # Ranks outside a smaller group do not take part, so those inside synchronize among themselves.
     local = len(ranks) < dist.get_world_size()
-    copy = dist.new_group(ranks, _timeout(group), use_local_synchronization=local, group_desc="thinwire")
+    try:
+        copy = dist.new_group(ranks, _timeout(group), use_local_synchronization=local, group_desc="thinwire")
+    except RuntimeError as error:
+        raise ChannelError(f"not all ranks came to form a private process group: {error}") from error
     return parent_of(copy)
 
 
