@@ -1,4 +1,4 @@
-"""What every method owes: pure, deterministic, exact on zeros and constants, loud on bad options, one result everywhere."""
+"""What every method owes: pure, deterministic, exact on zeros and constants, loud on bad options, equal everywhere."""
 
 import dataclasses
 
