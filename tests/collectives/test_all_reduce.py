@@ -130,6 +130,31 @@ def test_structure_shapes_and_dtypes_come_back(team: Workers) -> None:
     team.run(structure_job)
 
 
+def non_finite_job(rank: int, n: int, scheme: thinwire.schemes.Scheme) -> bytes:
+    """Rank n - 1 brings one inf and one NaN, in the first and the third of four blocks."""
+    group = dist.new_group()
+    x = torch.randn(4 * 2048, generator=torch.Generator().manual_seed(rank))
+    if rank == n - 1:
+        x[7], x[5000] = float("inf"), float("nan")
+    mean = all_reduce(x, scheme, group=group)
+    finite = mean.isfinite()
+    assert not finite[7]
+    assert not finite[5000]
+    assert finite[2048:4096].all()
+    assert finite[6144:].all()
+    x[7] = x[5000] = 1.0
+    assert all_reduce(x, scheme, group=group).isfinite().all()  # the next call is normal
+    return mean.numpy().tobytes()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.label)
+def test_a_non_finite_value_of_one_rank_is_seen_by_all_where_it_is(
+    team: Workers, scheme: thinwire.schemes.Scheme
+) -> None:
+    results = team.run(non_finite_job, scheme)
+    assert all(result == results[0] for result in results)
+
+
 def traffic_job(rank: int, n: int) -> None:
     message, _ = compose(tensors(rank), thinwire.ORQ(levels=5))
     channel = Channel()

@@ -1,0 +1,85 @@
+"""The channel's thread: order, context, and what becomes of failing jobs."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+
+import pytest
+
+from thinwire.collectives import Channel
+from thinwire.errors import ChannelError
+from workers import Workers
+
+chosen: contextvars.ContextVar[str] = contextvars.ContextVar("chosen", default="nothing")
+
+
+def order_job(rank: int, n: int) -> None:
+    channel = Channel()
+    done: list[int] = []
+
+    def work(i: int) -> int:
+        time.sleep(0.001 * (i % 3))
+        done.append(i)
+        return threading.get_ident()
+
+    futures = [channel.submit(lambda i=i: work(i)) for i in range(30)]
+    assert len({future.wait() for future in futures} - {threading.get_ident()}) == 1
+    assert done == list(range(30))
+    channel.close()
+
+
+def test_jobs_run_one_by_one_in_order_on_one_other_thread(team: Workers) -> None:
+    team.run(order_job)
+
+
+def context_job(rank: int, n: int) -> None:
+    channel = Channel()
+    token = chosen.set("something")
+    future = channel.submit(chosen.get)
+    chosen.reset(token)
+    assert future.wait() == "something"
+    assert channel.submit(chosen.get).wait() == "nothing"
+    channel.close()
+
+
+def test_a_job_runs_in_its_submitters_context(team: Workers) -> None:
+    team.run(context_job)
+
+
+def failing_job(rank: int, n: int) -> None:
+    channel = Channel()
+    ran: list[str] = []
+    gate = threading.Event()
+    waiting = channel.submit(gate.wait)
+    failing = channel.submit(lambda: 1 // 0)
+    behind = channel.submit(lambda: ran.append("behind"))
+    gate.set()
+    assert waiting.wait() is True
+    for future in (failing, behind):
+        with pytest.raises(ChannelError, match=r"rank \d failed: ZeroDivisionError") as caught:
+            future.wait()
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(ChannelError, match="ZeroDivisionError"):
+        channel.submit(lambda: ran.append("after"))
+    assert not ran
+    channel.close()
+
+
+def test_jobs_behind_a_failure_are_refused_with_its_cause(team: Workers) -> None:
+    team.run(failing_job)
+
+
+def exiting_job(rank: int, n: int) -> None:
+    def leave() -> None:
+        raise SystemExit(0)
+
+    channel = Channel()
+    with pytest.raises(ChannelError, match="SystemExit"):
+        channel.submit(leave).wait()
+    channel.close()
+
+
+def test_a_job_cannot_end_the_thread_and_leave_others_waiting(team: Workers) -> None:
+    team.run(exiting_job)
