@@ -34,7 +34,7 @@ class RunConfig:
     data_root: str | None = None  # folder that holds the data sets that are not bundled
     model: str = "resnet20"
     epochs: int = 3
-    batch_size: int = 128  # images a step, over all workers together
+    batch_size: int = 64  # images a step, over all workers together
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4

@@ -55,7 +55,7 @@ def launch(jobs: Sequence[Job], report: Report) -> None:
     """Run jobs one after another on the same workers.
 
     Under torchrun, this process is one of the workers, and none is started. Otherwise the workers are started
-    here, on this machine, after the data was read and the kernels were compiled once.
+    here, on this machine, after the data was read and the kernels were compiled once; the caller is the main thread.
 
     Args:
         jobs: runs with the same workers and data.
@@ -130,6 +130,7 @@ def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> N
                 "kind": "failure",
                 "reason": f"failed: {_one_line(error)}",
                 "weight": 2 if isinstance(error, RuntimeError) else 1,
+                "at": time.monotonic(),
             }
         )
         os._exit(1)  # at once: peers learn of a failure when its process ends, and exit handlers may wait for them
@@ -172,12 +173,12 @@ class _Process:
 
 
 def _start_all(scratch: str, jobs: Sequence[Job]) -> list[_Process]:
-    """Start the workers with SIGINT blocked, which they inherit: on Ctrl-C the parent alone decides."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Start the workers while SIGINT is ignored, which they inherit: on Ctrl-C the parent alone decides."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return [_start(rank, scratch, jobs) for rank in range(jobs[0].config.workers)]
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before)
 
 
 def _start(rank: int, scratch: str, jobs: Sequence[Job]) -> _Process:
@@ -194,6 +195,7 @@ class _Failure:
     rank: int
     reason: str
     weight: int  # 0: died without a word; 1: raised; 2: raised what a peer's end also causes
+    at: float  # seconds of the machine's monotonic clock
 
 
 def _watch(workers: list[_Process], report: Report) -> None:
@@ -212,7 +214,7 @@ def _watch(workers: list[_Process], report: Report) -> None:
                 failures.append(failure)
                 deadline = deadline or time.monotonic() + _GRACE
     if failures:
-        cause = min(failures, key=lambda failure: failure.weight)
+        cause = min(failures, key=lambda failure: (failure.weight, failure.at))
         raise WorkerFailure(f"worker {cause.rank} {cause.reason}")
 
 
@@ -226,7 +228,7 @@ def _receive(running: dict[Connection, _Process], pipe: Any, report: Report) -> 
         return _unexplained_end(worker)
     if event["kind"] == "failure":
         del running[pipe]
-        return _Failure(worker.rank, event["reason"], event["weight"])
+        return _Failure(worker.rank, event["reason"], event["weight"], event["at"])
     report(event)
     return None
 
@@ -239,4 +241,4 @@ def _unexplained_end(worker: _Process) -> _Failure | None:
         how = f"was killed by signal {-status} ({signal.Signals(-status).name})"
     else:
         how = f"ended with status {status}"
-    return _Failure(worker.rank, how, 0)
+    return _Failure(worker.rank, how, 0, time.monotonic())

@@ -1,0 +1,125 @@
+"""Comparing methods, and the report."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+from typer.testing import CliRunner
+
+import thinwire
+from thinwire.cli import app
+from thinwire.errors import LabError
+from thinwire.lab.compare import COLUMNS, plan
+from thinwire.lab.config import RunConfig
+
+METHODS = ("signsgd", "fp32", "orq-9")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A finished comparison: its folder, and what was printed."""
+    out = tmp_path_factory.mktemp("compared")
+    options = "--data digits --model cnn --epochs 1 --batch-size 128 --min-values 100 --sample-every 4 --seeds 2"
+    result = CliRunner().invoke(
+        app,
+        ["compare", "--methods", ",".join(METHODS), *options.split(), "--out", str(out / "all"),
+         "--markdown", str(out / "table.md")],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return out, result.stdout
+
+
+@pytest.fixture(scope="module")
+def results(compared):
+    return json.loads((compared[0] / "all" / "results.json").read_text())
+
+
+def test_it_ends_by_naming_the_report(compared):
+    out, printed = compared
+    assert printed.splitlines()[-1] == f"report: {out / 'all' / 'report.html'}"
+
+
+def test_the_table_has_all_columns_and_a_row_a_method(compared):
+    out, printed = compared
+    rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in (out / "table.md").open()]
+    assert rows[0] == list(COLUMNS.values())
+    assert [row[0] for row in rows[2:]] == list(METHODS)
+    for row in rows[2:]:
+        assert re.search(r"\s+".join(map(re.escape, row)), printed)
+
+
+def test_results_agree_with_the_runs(compared, results):
+    out, _ = compared
+    for method in METHODS:
+        runs = [json.loads((out / "all" / method / f"seed-{s}" / "summary.json").read_text()) for s in (0, 1)]
+        accuracies = [run["test_accuracy"] for run in runs]
+        found = results["methods"][method]
+        assert found["test_accuracy"]["mean"] == pytest.approx(sum(accuracies) / 2)
+        assert found["test_accuracy"]["spread"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / math.sqrt(2))
+        assert found["curve"][-1]["test_accuracy"] == pytest.approx(sum(accuracies) / 2)
+        assert found["bytes_sent"]["mean"] == runs[0]["bytes_sent"] == runs[1]["bytes_sent"]
+        assert len(found["loss"]) == runs[0]["steps"] == 12
+    assert results["methods"]["fp32"]["vnmse"]["mean"] == 0
+    assert 0 < results["methods"]["orq-9"]["vnmse"]["mean"] < results["methods"]["signsgd"]["vnmse"]["mean"]
+
+
+def test_all_methods_are_measured_on_the_gradients_of_the_uncompressed_run(compared, results):
+    out, _ = compared
+    captured = sorted(path.relative_to(out / "all").parts[:2] for path in out.glob("all/**/step_*.pt"))
+    assert captured == [("fp32", "seed-0")] * 3
+    assert list(results["layers"]["values"]) == ["conv1.weight", "conv2.weight", "linear.weight"]
+    for method in METHODS:
+        assert list(results["layers"]["errors"][method]) == list(results["layers"]["values"])
+    for layer, error in results["layers"]["errors"]["orq-9"].items():
+        assert 0 < error < results["layers"]["errors"]["signsgd"][layer] < 1
+    assert len(results["levels"]["methods"]["orq-9"]["levels"]) == 9
+    assert len(results["levels"]["methods"]["signsgd"]["levels"]) == 2
+
+
+class Page(HTMLParser):
+    """Collects what a page shows and what it would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.loads += [value for name, value in attributes if name in ("src", "href", "srcset", "data")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_report_is_one_file_with_the_table_and_four_figures(compared):
+    html = (compared[0] / "all" / "report.html").read_text()
+    page = Page(html)
+    assert page.tags.count("img") == 4
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in page.loads)
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert "url(" not in html
+    assert "@import" not in html
+    for heading in (
+        "Accuracy against bytes sent",
+        "Loss against steps",
+        "error by layer",
+        "Levels over a real gradient",
+    ):
+        assert heading in page.text
+    for cell in (*COLUMNS.values(), *METHODS, "digits", thinwire.__version__):
+        assert cell in page.text
+
+
+def test_a_second_comparison_does_not_overwrite_the_first(compared):
+    with pytest.raises(LabError, match="holds an earlier run"):
+        plan(RunConfig(method="none"), ["signsgd"], {}, seeds=1, out=compared[0] / "all")
+
+
+def test_shared_options_go_to_the_methods_that_have_them(tmp_path):
+    jobs = plan(RunConfig(method="none"), ["fp32", "orq-3"], {"block_size": 512}, seeds=1, out=tmp_path)
+    assert [job.config.scheme() for job in jobs] == [thinwire.NoCompression(), thinwire.ORQ(levels=3, block_size=512)]

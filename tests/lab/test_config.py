@@ -1,0 +1,62 @@
+"""What a run may be asked for."""
+
+import pytest
+
+from thinwire import ORQ
+from thinwire.errors import LabError, SchemeError
+from thinwire.lab.config import RunConfig
+from thinwire.lab.train import learning_rate
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workers": 0},
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"batch_size": 7},
+        {"threads": 0},
+        {"seed": -1},
+        {"min_values": -1},
+        {"sample_every": -1},
+        {"captures": -1},
+        {"lr": 0.0},
+        {"lr": float("nan")},
+        {"momentum": 1.0},
+        {"weight_decay": float("inf")},
+        {"weight_decay": -0.1},
+        {"data": "imagenet"},
+        {"model": "vgg"},
+        {"schedule": "linear"},
+        {"data": "cifar10"},
+        {"data_root": "/data"},
+    ],
+)
+def test_impossible_runs_are_refused_by_the_name_of_the_option(wrong):
+    with pytest.raises(LabError, match=next(iter(wrong))):
+        RunConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"method": "zip"}, {"method": "orq-4"}, {"block_size": 1}, {"level_dtype": "int8"},
+     {"method": "fp32", "block_size": 512}],
+)  # fmt: skip
+def test_impossible_methods_are_refused(wrong):
+    with pytest.raises(SchemeError):
+        RunConfig(**wrong)
+
+
+def test_options_reach_the_scheme():
+    config = RunConfig(method="orq-5", block_size=512, level_dtype="bfloat16")
+    assert config.scheme() == ORQ(levels=5, block_size=512, level_dtype="bfloat16")
+    assert RunConfig(method="orq-5").scheme() == ORQ(levels=5)
+
+
+def test_learning_rates():
+    cosine, step = RunConfig(lr=0.2), RunConfig(lr=0.2, schedule="step")
+    assert learning_rate(cosine, 0, 100) == pytest.approx(0.2)
+    assert learning_rate(cosine, 50, 100) == pytest.approx(0.1)
+    assert learning_rate(cosine, 99, 100) < 1e-4
+    rates = [learning_rate(step, at, 100) for at in (0, 49, 50, 74, 75, 99)]
+    assert rates == pytest.approx([0.2, 0.2, 0.02, 0.02, 0.002, 0.002])
