@@ -50,7 +50,7 @@ def run(tmp_path_factory) -> tuple[Path, str]:
 
 def test_train_shows_progress_and_names_its_folder(run):
     folder, printed = run
-    lines = printed.splitlines()
+    lines = printed.splitlines()[3:]
     assert len(lines) == 3
     for epoch, line in enumerate(lines[:2], start=1):
         assert f"epoch {epoch}/2: loss " in line
@@ -186,6 +186,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
         ("compare --methods orq-9,orq", "named twice"),
         ("compare --methods fp32 --block-size 512", "no effect"),
         ("compare --seeds 0", "one seed"),
+        ("compare --workers 1", "two workers"),
         ("warmup --methods zip", "unknown method 'zip'"),
         ("fly", "fly"),
     ],

@@ -233,7 +233,9 @@ class _Display:
 
     def __call__(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
-        if kind == "start":
+        if kind == "phase":
+            self._progress.console.print(event["doing"])
+        elif kind == "start":
             self._run = f"{event['method']}, seed {event['seed']}"
             self._task = self._progress.add_task(self._run, total=event["steps"])
         elif kind == "step":

@@ -53,11 +53,13 @@ def plan(
         overwrite: replace earlier runs there.
 
     Raises:
-        LabError: no methods, a method twice, an option that none of them has, or an earlier run is there.
+        LabError: no methods, a method twice, an option that none of them has, a single worker, or an earlier run there.
         SchemeError: an unknown method, or an impossible value of an option.
     """
     if not methods or seeds < 1:
         raise LabError("a comparison needs at least one method and one seed")
+    if base.workers < 2:
+        raise LabError("a comparison needs at least two workers: one alone sends nothing")
     given = {name: value for name, value in options.items() if value is not None}
     known = [given.keys() & from_spec(method).options().keys() for method in methods]
     unused = given.keys() - set().union(*known)

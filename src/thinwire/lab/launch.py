@@ -59,7 +59,7 @@ def launch(jobs: Sequence[Job], report: Report) -> None:
 
     Args:
         jobs: runs with the same workers and data.
-        report: called in this process with the events of rank 0.
+        report: called in this process with the events of rank 0, and with {"kind": "phase", "doing": ...} before.
 
     Raises:
         LabError: the data cannot be read.
@@ -145,8 +145,11 @@ def _end_with_parent() -> None:
 
 def _launch_here(jobs: Sequence[Job], report: Report) -> None:
     first = jobs[0].config
+    report({"kind": "phase", "doing": f"reading {first.data}"})
     images = load(first.data, first.data_root)
+    report({"kind": "phase", "doing": "compiling kernels, or loading them if that was done before"})
     _compile(jobs)
+    report({"kind": "phase", "doing": f"starting {first.workers} worker{'s' if first.workers > 1 else ''}"})
     with tempfile.TemporaryDirectory(prefix="thinwire-") as scratch:
         torch.save(vars(images), Path(scratch) / "images.pt")
         workers = _start_all(scratch, jobs)
