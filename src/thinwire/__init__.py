@@ -9,6 +9,7 @@ In DistributedDataParallel: `thinwire.ddp.register(model, thinwire.ORQ(levels=9)
 from thinwire import ddp
 from thinwire.collectives import all_reduce
 from thinwire.errors import ThinwireError
+from thinwire.levels import OptimalLevels, optimal_levels
 from thinwire.schemes import ORQ, QSGD, BinGradB, BinGradPB, Linear, MinMax, NoCompression, SignSGD, TernGrad
 from thinwire.types import Key
 from thinwire.wire.public import FrameInfo, capacity, decode, encode, expected_error, inspect, warmup
@@ -25,6 +26,7 @@ __all__ = [
     "Linear",
     "MinMax",
     "NoCompression",
+    "OptimalLevels",
     "SignSGD",
     "TernGrad",
     "ThinwireError",
@@ -35,5 +37,6 @@ __all__ = [
     "encode",
     "expected_error",
     "inspect",
+    "optimal_levels",
     "warmup",
 ]

@@ -13,17 +13,20 @@ from thinwire.levels.evenly_spaced import (
     within_deviations,
 )
 from thinwire.levels.mean_magnitude import mean_magnitude
+from thinwire.levels.optimal import OptimalLevels, optimal_levels
 from thinwire.levels.optimal_condition import optimal_condition
 from thinwire.levels.quantiles import quantiles
 from thinwire.levels.two_means import two_means
 
 __all__ = [
+    "OptimalLevels",
     "clipped_pair",
     "evenly_spaced",
     "full_range",
     "largest_magnitude",
     "mean_magnitude",
     "optimal_condition",
+    "optimal_levels",
     "quantiles",
     "root_energy",
     "two_means",

@@ -1,0 +1,5 @@
+"""Globally optimal levels of one array: the certified solver, and its two ways into the data."""
+
+from thinwire.kernels.optimal.solve import Solution, solve_sorted, solve_unsorted
+
+__all__ = ["Solution", "solve_sorted", "solve_unsorted"]
