@@ -217,7 +217,7 @@ assert torch.equal(all_reduce(x, thinwire.ORQ()), x)
 if way == "stuck" and rank == 1:
     average(Channel(), compose(x, thinwire.ORQ())[0], Key())  # the other rank never joins in
 elif way == "stuck":
-    time.sleep(7)  # longer than the other rank's patience
+    Channel(), time.sleep(7)  # longer than the other rank's patience
 elif way == "destroyed":
     dist.destroy_process_group()
 elif way == "raised" and rank == 1:

@@ -60,7 +60,7 @@ class Channel:
         self.traffic = Traffic()
         self._fault: ThinwireError | None = None
         self._jobs: _Queue = SimpleQueue()
-        thread = threading.Thread(target=_work, args=(self._jobs,), name="thinwire", daemon=True)
+        thread = threading.Thread(target=_work, args=(self._jobs, self.link), name="thinwire", daemon=True)
         thread.start()
         # Runs on close(), when the channel is forgotten, or before the interpreter exits; once.
         self._finish = weakref.finalize(self, _finish, self._jobs, thread, self.link)
@@ -129,14 +129,18 @@ class Channel:
         return fault
 
 
-def _work(jobs: _Queue) -> None:
+def _work(jobs: _Queue, link: Link) -> None:
     while (job := jobs.get()) is not None:
         job()
         del job  # or the last job, and the channel it belongs to, would live until the next one
+    link.linger()
 
 
 def _finish(jobs: _Queue, thread: threading.Thread, link: Link) -> None:
     jobs.put(None)
-    if thread is not threading.current_thread():
-        thread.join(_PATIENCE)
+    if thread is threading.current_thread():
+        link.drop()
+        return
+    thread.join(_PATIENCE)
     link.drop()
+    thread.join(1.0)  # now it gives up what the other ranks do not come to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from thinwire.errors import ChannelError
 __all__ = ["Link", "parent_of"]
 
 _FAULT = "thinwire/fault"
+_SLICE = timedelta(seconds=0.5)
 # torch 2.14 renamed it; the old name warns there.
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -35,6 +37,7 @@ class Link:
         self.rank = dist.get_rank(self._group)
         self.world_size = dist.get_world_size(self._group)
         self._backends = dict(pair.split(":") for pair in dist.get_backend_config(self._group).split(","))
+        self._given_up: tuple[Any, ...] | None = None
         self._store = c10d._get_process_group_store(self._group)
 
     def device_for(self, device: torch.device) -> torch.device:
@@ -95,16 +98,38 @@ class Link:
         with contextlib.suppress(ValueError):  # the program has destroyed all groups itself
             dist.destroy_process_group(group)
 
+    def linger(self) -> None:
+        """Stay here for good if an exchange was given up: the transport may still write to its buffers, and
+        freeing its group would wait for the other ranks."""
+        if self._given_up is not None:
+            threading.Event().wait()
+
     def _carry(self, collective: Callable[..., Any], *tensors: Tensor) -> None:
-        if self._group is None:
+        group = self._group
+        if group is None:
             raise ChannelError("this channel is closed")
         try:
-            collective(*tensors, group=self._group)
+            work = collective(*tensors, group=group, async_op=True)
+            if tensors[0].device.type == "cpu":
+                self._watch(work, group, tensors)
+            work.wait()
             return
         except RuntimeError as error:
             cause = str(error)
         # Raised outside the handler: a chained traceback would keep the group, hence its sockets, alive.
         raise ChannelError(f"lost contact with another rank: {cause}")
+
+    def _watch(self, work: dist.Work, group: dist.ProcessGroup, tensors: tuple[Tensor, ...]) -> None:
+        """Return when the work is done or has failed; give it up when the link is dropped meanwhile.
+
+        A thread that is blocked in the transport while the interpreter ends can bring the process down.
+        """
+        while not work.is_completed():
+            with contextlib.suppress(RuntimeError):  # the slice is over, or the work failed: asked for later
+                work.wait(_SLICE)
+            if self._group is None and not work.is_completed():
+                self._given_up = work, group, tensors
+                raise ChannelError("closed while waiting for the other ranks")
 
 
 def parent_of(group: object) -> dist.ProcessGroup:
