@@ -57,7 +57,9 @@ def test_no_import_goes_up():
 
 
 def test_every_part_has_a_floor():
-    parts = {p.stem if p.is_file() else p.name for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    parts = {
+        p.stem if p.is_file() else p.name for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
     assert parts - {"__init__"} <= set(FLOORS)
 
 

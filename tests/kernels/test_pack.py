@@ -66,7 +66,10 @@ def test_all_words_of_extreme_digits(levels):
 @pytest.mark.parametrize("levels", range(2, 257, 7))
 def test_bytes_that_no_encoder_writes_still_give_codes_below_the_level_count(levels):
     count = 64 * digit_layout(levels).count + 17
-    for octets in (torch.full((packed_bytes(count, levels),), 255, dtype=torch.uint8), codes_of(packed_bytes(count, levels), 256)):
+    for octets in (
+        torch.full((packed_bytes(count, levels),), 255, dtype=torch.uint8),
+        codes_of(packed_bytes(count, levels), 256),
+    ):
         unpacked = []
         for name in ("reference", "cpu"):
             with kernels.backend(name):
