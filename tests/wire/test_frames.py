@@ -1,6 +1,7 @@
 """Frames: every shape and dtype comes back, every wrong byte is refused by name."""
 
 import math
+import struct
 
 import pytest
 import torch
@@ -39,6 +40,21 @@ def test_shapes_and_dtypes_come_back_within_capacity(scheme, dtype):
         if x.numel():
             error = float(((y.double() - x.double()) ** 2).sum() / (x.double() ** 2).sum())
             assert error <= 30 * thinwire.expected_error(x, scheme) + 1e-12
+
+
+@pytest.mark.parametrize("scheme", [thinwire.ORQ(), thinwire.NoCompression()], ids=repr)
+def test_memory_order_does_not_matter(scheme):
+    base = torch.randn(60, 80)
+    for x in (base[:, ::2], base.t(), base[3:5, 7:9], torch.ones(1).expand(5, 4), base[:, :0], base.flip(0)):
+        assert torch.equal(
+            thinwire.decode(thinwire.encode(x, scheme)), thinwire.decode(thinwire.encode(x.clone(), scheme))
+        )
+
+
+def test_equal_schemes_write_equal_bytes_whatever_was_encoded_before():
+    x = torch.randn(100)
+    one, two = (thinwire.encode(x, thinwire.TernGrad(clip=clip)) for clip in (2.0, 2))
+    assert torch.equal(one, two)
 
 
 def test_structures_come_back():
@@ -155,6 +171,36 @@ def test_hostile_headers_with_a_right_checksum_end_in_a_named_error():
     assert refused > 300
 
 
+def sealed(tables, shape, groups, segments, payload=b""):
+    """A frame of any tables with a right checksum."""
+    head = struct.pack("<4sHHIIIIQQQQII", b"THNW", 1, shape, 64 + len(tables), groups, segments, 0, 0, 0, 0, 0, 0, 0)
+    octets = bytearray((head + tables).ljust(-(-(64 + len(tables)) // 16) * 16, b"\0") + payload)
+    octets[24:32] = len(octets).to_bytes(8, "little")
+    return resealed(torch.frombuffer(octets, dtype=torch.uint8), 24, octets[24:32])
+
+
+NONE = b"\x00\x04none\x02{}"  # group: float32, method, options
+
+
+@pytest.mark.parametrize(
+    ("tables", "shape", "groups", "segments", "payload"),
+    [
+        (NONE + b"\x01\x04" + b"\x00\x00\x01" + b"\x80" * 6 + b"\x20", 1, 1, 1, bytes(16)),
+        (b"", 0, 0, 0, b""),
+        (NONE + b"\x01\x08" + b"\x00\x00\x01\x01" * 2, 0, 1, 2, bytes(16)),
+        (NONE + b"\x01\x08" + b"\x00\x00\x01\x01\x01a" * 2, 2, 1, 2, bytes(16)),
+        (b"\x00\x04none\xc0\x9a\x0c" + b"[" * 200_000 + b"\x00", 1, 1, 0, b""),
+        (b"\x00\x04none\x02[]\x00", 1, 1, 0, b""),
+        (b"\x09\x04none\x02{}\x00", 1, 1, 0, b""),
+    ],
+    ids=["2^47 values", "no tensor", "two tensors", "one name twice", "nested options", "list options", "dtype 9"],
+)
+def test_headers_that_contradict_themselves_are_malformed(tables, shape, groups, segments, payload):
+    for function in (thinwire.decode, thinwire.inspect):
+        with pytest.raises(MalformedFrameError):
+            function(sealed(tables, shape, groups, segments, payload))
+
+
 def test_hostile_payloads_decode_to_something_or_are_refused():
     frame = small_frame()
     generator = torch.Generator().manual_seed(0)
@@ -174,8 +220,11 @@ def test_hostile_payloads_decode_to_something_or_are_refused():
         torch.zeros(100),
         torch.zeros(4, 16, dtype=torch.uint8),
         small_frame().repeat_interleave(2)[::2],
+        small_frame().to("meta"),
+        bytes(100),
+        None,
     ],
-    ids=["empty", "zeros", "noise", "floats", "two-dimensional", "strided"],
+    ids=["empty", "zeros", "noise", "floats", "two-dimensional", "strided", "meta", "bytes", "none"],
 )
 def test_what_is_not_a_frame_is_refused(frame):
     with pytest.raises(FrameError):
@@ -233,6 +282,7 @@ def test_a_valid_frame_of_the_wrong_structure_is_refused_by_accumulate():
         ({"a": torch.zeros(5)}, {}, "'a'"),
         ({"a": torch.zeros(5)}, {"a": thinwire.ORQ(), "b": thinwire.ORQ()}, "b"),
         ({1: torch.zeros(5)}, thinwire.ORQ(), "strings"),
+        ({"\ud800": torch.zeros(5)}, thinwire.ORQ(), "strings"),
     ],
 )
 def test_bad_input_is_refused_by_name(x, scheme, says):

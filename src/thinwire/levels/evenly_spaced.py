@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from thinwire.kernels.rows.reference import LARGEST
 from thinwire.levels.rows import average, ends, filled
 
 __all__ = ["evenly_spaced", "full_range", "largest_magnitude", "root_energy", "within_deviations"]
@@ -34,7 +35,7 @@ def root_energy(rows: Tensor, lengths: Tensor) -> Tensor:
     largest = largest_magnitude(rows, lengths)
     squares = filled(rows, lengths, 0.0).to(torch.float64) ** 2
     norm = torch.sqrt(average(squares, lengths) * lengths).to(torch.float32)[:, None]
-    return torch.maximum(norm, largest)
+    return torch.maximum(norm.clamp(max=0.5 * LARGEST), largest)  # finite values never make a non-finite norm
 
 
 def within_deviations(rows: Tensor, lengths: Tensor, clip: float | None) -> Tensor:

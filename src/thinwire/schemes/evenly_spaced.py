@@ -44,7 +44,8 @@ class TernGrad(_EvenlySpaced):
         block_size, level_dtype: see LeveledScheme.
     Raises:
         SchemeError: a clip that is not a positive number, a block size below 2.
-    Error: sum |x| (m - |x|) inside, (|x| - m)^2 outside. Unbiased only with clip=None.
+    Error: sum |x| (m - |x|) inside, (|x| - m)^2 outside. Unbiased only with clip=None. As published, the deviation is
+        about the mean: a block whose values lie far from zero on one side is clipped to almost nothing.
     Bits per value at block 2048, float32 levels: 1.62.
     References: Wen et al. 2017 (arXiv 1705.07878), Sections 3.1 and 3.4; there scaler and deviation are a layer's.
     """
@@ -57,8 +58,10 @@ class TernGrad(_EvenlySpaced):
         super().__post_init__()
         clip = self.clip
         numeric = isinstance(clip, (int, float)) and not isinstance(clip, bool)
-        if clip is not None and not (numeric and 0 < clip < float("inf")):
+        if clip is not None and not (numeric and 0 < clip < 1e30):
             raise SchemeError(f"terngrad: clip must be a positive number of standard deviations or None, got {clip!r}")
+        if clip is not None:
+            object.__setattr__(self, "clip", float(clip))  # 2 and 2.0 are one scheme, and one text in a header
 
     @property
     def traits(self) -> Traits:

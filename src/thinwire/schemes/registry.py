@@ -53,7 +53,7 @@ def from_spec(text: str, **options: Any) -> Scheme:
         SchemeError: as from_options.
     """
     name, levels = text.strip().lower(), {}
-    match = re.fullmatch(r"(.+?)-(\d+)", name)
+    match = re.fullmatch(r"(.+?)-([0-9]{1,6})", name)
     if match:
         name, levels = match[1], {"levels": int(match[2])}
     method, implied = _SHORTHANDS.get(name, (name, {}))

@@ -72,7 +72,9 @@ def verify(frame: Tensor) -> bytes:
     Raises:
         MalformedFrameError: not a contiguous 1-D uint8 tensor; else the FrameError that names the cause.
     """
-    if frame.dtype != torch.uint8 or frame.dim() != 1 or not frame.is_contiguous():
+    if not isinstance(frame, Tensor):
+        raise MalformedFrameError(f"frame: expected a uint8 tensor, got {type(frame).__name__}")
+    if frame.dtype != torch.uint8 or frame.dim() != 1 or not frame.is_contiguous() or frame.is_meta:
         raise MalformedFrameError(
             f"frame: expected a contiguous 1-D uint8 tensor, got {frame.dtype} of shape {tuple(frame.shape)}"
         )
@@ -109,8 +111,6 @@ def _parts(
 
 
 def _decode(frame: Tensor, header: Header, total: Tensor, add: bool) -> None:
-    if header.parts != _most_parts(header.layout):
-        raise MalformedFrameError("frame: a part is shorter than its segments need")
     for group, parts in _parts(_aligned(frame), header.parts, header.header_bytes, header.layout):
         group.scheme.decode(parts, group, total, add)
 

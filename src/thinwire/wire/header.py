@@ -199,8 +199,8 @@ def _read_scheme(reader: _Reader) -> tuple[Scheme, torch.dtype, tuple[int, ...]]
     try:
         if code < len(DTYPES):
             return from_options(method, json.loads(options)), DTYPES[code], lengths
-    except (SchemeError, TypeError, ValueError) as error:
-        raise MalformedFrameError(f"frame: its scheme {method}{options} cannot be used here: {error}") from error
+    except (SchemeError, TypeError, ValueError, RecursionError) as error:
+        raise MalformedFrameError(f"frame: its scheme {method}{options[:200]} cannot be used: {error}") from error
     raise MalformedFrameError(f"frame: dtype number {code} does not exist")
 
 
@@ -230,6 +230,8 @@ def read_header(octets: bytes, available: int) -> Header:
     named = fixed["shape"] == Shape.MAPPING
     segments = range(min(fixed["segments"], len(reader.octets)))
     layout = tuple(_read_segment(reader, groups, named) for _ in segments)
+    if (fixed["shape"] == Shape.TENSOR and len(layout) != 1) or (named and len({s.name for s in layout}) < len(layout)):
+        raise MalformedFrameError(f"frame: {len(layout)} segments cannot be of shape {fixed['shape']}, or share a name")
     parts = tuple(lengths for _, _, lengths in groups)
     key = Key(seed=fixed["seed"], step=fixed["step"], rank=fixed["rank"], stratum=fixed["stratum"])
     written, frame_bytes = write_header(layout, fixed["shape"], key, parts) if _usable(layout, parts) else (b"", 0)
@@ -248,11 +250,5 @@ def read_header(octets: bytes, available: int) -> Header:
 
 
 def _usable(layout: Layout, parts: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether the groups that the layout forms have the parts, and no more bytes in them, that their schemes allow."""
-    _, groups = partition(layout)
-    if len(groups) != len(parts):
-        return False
-    limits = [tuple(group.scheme.part_bytes(group).values()) for group in groups]
-    return all(
-        len(most) == len(lengths) and all(n <= m for n, m in zip(lengths, most)) for most, lengths in zip(limits, parts)
-    )
+    """Whether the layout forms as many groups as are listed, and each has the parts that its scheme makes."""
+    return parts == tuple(tuple(group.scheme.part_bytes(group).values()) for group in partition(layout)[1])

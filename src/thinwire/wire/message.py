@@ -61,11 +61,11 @@ def layout_of(x: Tensors, scheme: Schemes) -> tuple[Layout, int]:
     """
     named, shape = _named(x)
     if isinstance(scheme, Mapping) and (extra := set(scheme) - {name for name, _ in named}):
-        raise MessageError(f"the mapping of schemes names tensors that are not there: {', '.join(sorted(extra))}")
+        raise MessageError(f"the mapping of schemes names tensors that are not there: {', '.join(map(repr, extra))}")
     segments = []
     for stream, (name, tensor) in enumerate(named):
-        if not isinstance(name, str):
-            raise MessageError(f"names of tensors must be strings, got {name!r}")
+        if not isinstance(name, str) or not name.isprintable():
+            raise MessageError(f"names of tensors must be printable strings, got {name!r}")
         _check(name, tensor)
         chosen = _scheme_for(name, scheme, shape)
         segments.append(Segment(shape=tuple(tensor.shape), dtype=tensor.dtype, scheme=chosen, name=name, stream=stream))
@@ -79,7 +79,10 @@ def compose(x: Tensors, scheme: Schemes) -> tuple[Message, int]:
         MessageError: as layout_of, and tensors on different devices.
     """
     layout, shape = layout_of(x, scheme)
-    values = [tensor.detach().reshape(-1) for _, tensor in _named(x)[0]]
-    if len({tensor.device for tensor in values}) > 1:
-        raise MessageError("all tensors of a message must be on one device")
+    values = [tensor.detach().reshape(-1).contiguous() for _, tensor in _named(x)[0]]
+    devices = {tensor.device for tensor in values}
+    if len(devices) > 1:
+        raise MessageError(f"all tensors of a message must be on one device, got {', '.join(map(str, devices))}")
+    if any(device.type == "meta" for device in devices):
+        raise MessageError("meta tensors have no values to encode; capacity() takes them")
     return Message(layout, values), shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +21,9 @@ def encode(x: Tensors, scheme: Schemes, *, seed: int = 0) -> Tensor:
     """Encode tensors as one self-describing frame.
 
     Args:
-        x: a tensor, a list of tensors, or a mapping from names to tensors: any shape, of float32, bfloat16, float16 or
-            float64 (computed in float32), all on one device. A list or mapping makes one message, a segment a tensor.
+        x: a tensor, a list or tuple of tensors, or a mapping from names to tensors: any shape, of float32, bfloat16,
+            float16 or float64, all on one device. A list or mapping makes one message, a segment a tensor. Methods with
+            levels compute in float32: float64 values are rounded to it first, to zero or infinity beyond its range.
         scheme: a method such as `thinwire.ORQ(levels=9)`, or (with a mapping of tensors) a mapping of methods.
         seed: which random numbers stochastic methods draw, 0 <= seed < 2^64; the same seed gives the same bytes.
     Returns:
@@ -56,14 +58,14 @@ def capacity(x: Tensors, scheme: Schemes) -> int:
 
 @torch.no_grad()
 def expected_error(x: Tensors, scheme: Schemes) -> float:
-    """The closed-form vNMSE, E||x - Q(x)||^2 / ||x||^2, over all values of x.
+    """The closed-form vNMSE, E||x - Q(x)||^2 / ||x||^2, over all values of x (as float32).
 
     Returns:
         0.0 for empty or all-zero x; NaN if a value is not finite.
     References: docs/math.md derives the form for each rounding rule.
     """
     message, _ = compose(x, scheme)
-    error = sum(group.scheme.squared_error(message, group) for group in partition(message.layout)[1])
+    error = math.fsum(group.scheme.squared_error(message, group) for group in partition(message.layout)[1])
     energy = float((message.flat.to(torch.float64) ** 2).sum())
     return error / energy if energy else error
 

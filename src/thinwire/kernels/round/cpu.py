@@ -41,7 +41,7 @@ def _draw(position, key, u):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _cut(table, b, done):
-    """The next piece of block b that lies within one run: its place in values, in codes and in the run, and its count."""
+    """The next piece of block b within one run: its place in values, in codes and in the run, and its count."""
     position = table[b, POSITION] + done
     inside = position & (_RUN - 1)
     count = min(_RUN - inside, table[b, LENGTH] - done)

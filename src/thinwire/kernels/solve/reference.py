@@ -19,7 +19,7 @@ def solve_orq(rows: Tensor, lengths: Tensor, levels: int) -> Tensor:
         float32 `[blocks, levels]`, ascending, data values of the row.
     Error:
         T (the sum of the condition) is exact where the interval's values differ in magnitude by less than
-        2^(bits - 24), and off by at most width 2^-bits otherwise; bits = fixed_bits(width), 50 at width 2048.
+        2^(bits - 24), and off by at most 2 width 2^-bits otherwise; bits = fixed_bits(width), 50 at width 2048.
     """
     picks = [torch.zeros_like(lengths) for _ in range(levels)]
     picks[-1] = lengths - 1
