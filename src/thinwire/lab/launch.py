@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -30,7 +31,8 @@ from thinwire.schemes import NoCompression
 
 __all__ = ["Job", "WorkerFailure", "launch", "torchrun_workers"]
 
-_TIMEOUT = timedelta(seconds=45)  # a worker that does not answer for so long has failed
+_START = timedelta(minutes=10)  # imports and compilation may take long on a busy machine
+_TIMEOUT = timedelta(seconds=30)  # after that, a worker that does not answer for so long has failed
 _GRACE = 3.0  # seconds in which the cause of a failure may still arrive after its consequences
 
 
@@ -78,11 +80,18 @@ def _join_torchrun(jobs: Sequence[Job], report: Report) -> None:
     if local_rank == 0:
         _compile(jobs)
     try:
-        dist.init_process_group("gloo", timeout=_TIMEOUT)  # returns when all have come this far
+        _meet(next(dist.rendezvous("env://", timeout=_START))[0], rank, first.workers)
         _work(rank, jobs, images, report)
     except Exception as error:
         _write_traceback(jobs, rank)
         raise WorkerFailure(f"worker {rank} failed: {_one_line(error)}") from error
+
+
+def _meet(store: dist.Store, rank: int, world_size: int) -> None:
+    """Make the process group, as soon as all workers have come this far."""
+    store.set(f"started {rank}", "")
+    store.wait([f"started {other}" for other in range(world_size)], _START)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
 
 
 def _compile(jobs: Sequence[Job]) -> None:
@@ -111,17 +120,12 @@ def _write_traceback(jobs: Sequence[Job], rank: int) -> None:
 
 def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> None:
     """What a worker process does. It ends with status 0, or sends a failure and ends with status 1."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
     os.environ["LOCAL_WORLD_SIZE"] = str(jobs[0].config.workers)  # as torchrun says it: the workers share the cores
     try:
         images = Images(**torch.load(Path(scratch) / "images.pt", weights_only=True, mmap=True))
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{scratch}/rendezvous",
-            rank=rank,
-            world_size=jobs[0].config.workers,
-            timeout=_TIMEOUT,
-        )
+        count = jobs[0].config.workers
+        _meet(dist.FileStore(f"{scratch}/store", count), rank, count)
         _work(rank, jobs, images, pipe.send)
     except Exception as error:
         _write_traceback(jobs, rank)
@@ -136,10 +140,12 @@ def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> N
         os._exit(1)  # at once: peers learn of a failure when its process ends, and exit handlers may wait for them
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(scratch: str) -> None:
+    """End this process when the parent has ended without a chance to do so, and clean up in its place."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
+        shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
 
 
@@ -167,11 +173,8 @@ class _Process:
     pipe: Connection
 
     def stop(self) -> None:
-        self.process.terminate()
-        self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        self.process.kill()  # it holds nothing that needs an orderly end, and may be stuck
+        self.process.join()
         self.pipe.close()
 
 
@@ -218,7 +221,8 @@ def _watch(workers: list[_Process], report: Report) -> None:
                 deadline = deadline or time.monotonic() + _GRACE
     if failures:
         cause = min(failures, key=lambda failure: (failure.weight, failure.at))
-        raise WorkerFailure(f"worker {cause.rank} {cause.reason}")
+        silent = "".join(f"; worker {worker.rank} did not answer" for worker in running.values())
+        raise WorkerFailure(f"worker {cause.rank} {cause.reason}{silent}")
 
 
 def _receive(running: dict[Connection, _Process], pipe: Any, report: Report) -> _Failure | None:
