@@ -270,12 +270,12 @@ def test_disabled_is_plain_averaging(team: Workers, kind: str) -> None:
 
 def small_job(rank: int, n: int) -> None:
     model = build("mlp")
-    handle = ddp.register(model, thinwire.ORQ(levels=9))
+    handle = ddp.register(model, thinwire.ORQ(levels=9), min_values=480)
     schemes: dict[str, Scheme] = {}
     handle.observer = lambda message, key: schemes.update({s.name: s.scheme for s in message.layout})
     backward(model, rank, 0)
     for name, parameter in model.module.named_parameters():
-        small = parameter.numel() < 1024
+        small = parameter.numel() < 480  # last.weight has as many
         assert schemes[name] == (thinwire.NoCompression() if small else thinwire.ORQ(levels=9))
     handle.close()
 
@@ -298,3 +298,28 @@ def user_collectives_job(rank: int, n: int) -> None:
 
 def test_the_programs_own_collectives_are_not_touched(team: Workers) -> None:
     team.run(user_collectives_job)
+
+
+def result_job(rank: int, n: int, kind: str) -> None:
+    model = build(kind)
+    handle = ddp.register(model, thinwire.ORQ(levels=5))
+    average = handle.average
+
+    def checked(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        before = bucket.buffer().clone()
+        future = average(bucket)
+        result = future.wait()
+        assert (result.shape, result.dtype) == (before.shape, before.dtype)
+        assert result.untyped_storage().data_ptr() != bucket.buffer().untyped_storage().data_ptr()
+        assert torch.equal(bucket.buffer(), before)
+        return future
+
+    handle.average = checked  # type: ignore[method-assign]
+    backward(model, rank, 0)
+    handle.close()
+
+
+@pytest.mark.parametrize("kind", ["mlp", "mixed", "float16", "float64"])
+def test_the_result_is_new_and_of_the_buckets_count_and_dtype(team: Workers, kind: str) -> None:
+    """DDP itself takes any length and dtype in silence."""
+    team.run(result_job, kind)
