@@ -1,0 +1,1 @@
+"""The laboratory: data sets, models, training on several workers, comparison and report."""

@@ -125,12 +125,12 @@ def _label_log_scale(axis: Any) -> None:
 
 
 def loss_against_steps(results: Mapping[str, Any]) -> Any:
-    """Training loss against steps, as a running mean over a fortieth of the run."""
+    """Training loss against steps, as a running mean over a twentieth of the run."""
     figure, (axes,) = _axes(4.2)
     shade = colours(results["methods"])
     for method, values in results["methods"].items():
         losses = values["loss"]
-        window = max(1, len(losses) // 40)
+        window = max(1, len(losses) // 20)
         smooth = _running_mean(losses, window)
         axes.plot(range(window, len(losses) + 1), smooth, color=shade[method], linewidth=1.4, label=method)
     axes.set_yscale("log")
