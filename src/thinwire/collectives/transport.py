@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -115,7 +116,7 @@ class Link:
             work.wait()
             return
         except RuntimeError as error:
-            cause = str(error)
+            cause = re.sub(r"^\[/\S+\] ", "", str(error))  # not the transport's own source file and line
         # Raised outside the handler: a chained traceback would keep the group, hence its sockets, alive.
         raise ChannelError(f"lost contact with another rank: {cause}")
 
