@@ -10,7 +10,19 @@ from thinwire import ddp
 from thinwire.collectives import all_reduce
 from thinwire.errors import ThinwireError
 from thinwire.levels import OptimalLevels, optimal_levels
-from thinwire.schemes import ORQ, QSGD, BinGradB, BinGradPB, Linear, MinMax, NoCompression, SignSGD, TernGrad
+from thinwire.schemes import (
+    ORQ,
+    QSGD,
+    BinGradB,
+    BinGradPB,
+    Linear,
+    LloydMax,
+    MinMax,
+    NoCompression,
+    Optimal,
+    SignSGD,
+    TernGrad,
+)
 from thinwire.types import Key
 from thinwire.wire.public import FrameInfo, capacity, decode, encode, expected_error, inspect, warmup
 
@@ -24,8 +36,10 @@ __all__ = [
     "FrameInfo",
     "Key",
     "Linear",
+    "LloydMax",
     "MinMax",
     "NoCompression",
+    "Optimal",
     "OptimalLevels",
     "SignSGD",
     "TernGrad",

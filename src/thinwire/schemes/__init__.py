@@ -6,6 +6,7 @@ from thinwire.schemes.group import Group, partition
 from thinwire.schemes.leveled import LeveledScheme
 from thinwire.schemes.linear import Linear
 from thinwire.schemes.none import NoCompression
+from thinwire.schemes.optimal import LloydMax, Optimal
 from thinwire.schemes.orq import ORQ
 from thinwire.schemes.registry import METHODS, from_options, from_spec
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
@@ -19,8 +20,10 @@ __all__ = [
     "Group",
     "LeveledScheme",
     "Linear",
+    "LloydMax",
     "MinMax",
     "NoCompression",
+    "Optimal",
     "Plan",
     "Scheme",
     "SignSGD",

@@ -37,19 +37,19 @@ class Group:
         self.dtype = dtype
         self.places = places
         self.values = sum(place.count for place in places)
-        self._cuts: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+        self._cuts: dict[tuple[int | None, torch.device], tuple[Tensor, Tensor]] = {}
 
-    def count_blocks(self, block_size: int) -> int:
-        return sum(-(-place.count // block_size) for place in self.places)
+    def count_blocks(self, block_size: int | None) -> int:
+        return sum(-(-place.count // (block_size or max(place.count, 1))) for place in self.places)
 
-    def blocks(self, block_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def blocks(self, block_size: int | None, device: torch.device) -> tuple[Tensor, Tensor]:
         """The block table and each block's index in `places`, int64, on a device; cut once and kept."""
         if (block_size, device) not in self._cuts:
             table, owner = block_table([(place.start, place.count) for place in self.places], block_size)
             self._cuts[block_size, device] = table.to(device), owner.to(device)
         return self._cuts[block_size, device]
 
-    def keys(self, key: Key, block_size: int, device: torch.device) -> Tensor:
+    def keys(self, key: Key, block_size: int | None, device: torch.device) -> Tensor:
         """Each block's stream key, int64 `[blocks]`."""
         streams = np.array([place.stream for place in self.places], dtype=np.uint64)
         keys = torch.from_numpy(stream_keys(key, streams).view(np.int64)).to(device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -29,20 +29,22 @@ class LeveledScheme(Scheme):
     """Levels by block, one code a value, codes packed by radix.
 
     Args:
-        block_size: consecutive values that share one level set; higher => fewer bits for levels, more error.
+        block_size: consecutive values that share one level set; higher => fewer bits for levels, more error; None: a
+            whole tensor does.
         level_dtype: "float32", or "bfloat16" to halve what levels cost; the ends are then rounded outward, so that
             stochastic rounding stays unbiased. Segments of 16-bit dtypes send their levels in their own dtype, exactly.
 
     Bits per value: log2(s) within 2%, plus the levels' bits / block_size.
     """
 
-    block_size: int = 2048
+    block_size: int | None = 2048
     level_dtype: Literal["float32", "bfloat16"] = "float32"
 
     rounding: ClassVar[Literal["stochastic", "nearest"]]
 
     def __post_init__(self) -> None:
-        check_integer(self.method, "block_size", self.block_size, 2, _LARGEST_BLOCK)
+        if self.block_size is not None:
+            check_integer(self.method, "block_size", self.block_size, 2, _LARGEST_BLOCK)
         if self.level_dtype not in ("float32", "bfloat16"):
             raise SchemeError(f"{self.method}: level_dtype must be 'float32' or 'bfloat16', got {self.level_dtype!r}")
 
@@ -79,10 +81,16 @@ class LeveledScheme(Scheme):
             "codes": packed_bytes(group.values, self.level_count),
         }
 
-    def plan(self, message: Message, group: Group) -> Plan:
+    def _rows(self, message: Message, group: Group) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The group's blocks as rows of one width, all at once or tensor by tensor: rows, finite and lengths."""
         table, _ = group.blocks(self.block_size, message.device)
-        rows, finite = gather_rows(message.flat, table, self.block_size)
-        return self._plan_rows(rows, finite, table[:, LENGTH], group)
+        for part in [table] if self.block_size is not None or not len(table) else table.split(1):
+            width = self.block_size or (int(part[0, LENGTH]) if len(part) else 1)
+            yield *gather_rows(message.flat, part, width), part[:, LENGTH]
+
+    def plan(self, message: Message, group: Group) -> Plan:
+        plans = [self._plan_rows(*rows, group) for rows in self._rows(message, group)]
+        return plans[0] if len(plans) == 1 else Plan.join(plans)
 
     def _plan_rows(self, rows: Tensor, finite: Tensor, lengths: Tensor, group: Group) -> Plan:
         solved = self.solve(rows, lengths) + 0.0  # no negative zeros: equal levels have equal bits
@@ -106,15 +114,14 @@ class LeveledScheme(Scheme):
         dequantize(codes, self._levels(sent, group), table, total, add)
 
     def squared_error(self, message: Message, group: Group) -> float:
-        table, _ = group.blocks(self.block_size, message.device)
-        rows, finite = gather_rows(message.flat, table, self.block_size)
-        levels = self._plan_rows(rows, finite, table[:, LENGTH], group).levels
-        if not bool(torch.isfinite(levels).all()):
-            return float("nan")
         error = _stochastic_error if self.rounding == "stochastic" else _nearest_error
-        inside = filled(torch.ones_like(rows), table[:, LENGTH], 0.0)
-        x = filled(rows, table[:, LENGTH], 0.0).to(torch.float64)
-        return float((error(x, levels.to(torch.float64)) * inside).sum())
+        total = 0.0
+        for rows, finite, lengths in self._rows(message, group):
+            levels = self._plan_rows(rows, finite, lengths, group).levels
+            inside = filled(torch.ones_like(rows), lengths, 0.0)
+            x = filled(rows, lengths, 0.0).to(torch.float64)
+            total += float((error(x, levels.to(torch.float64)) * inside).sum())
+        return total
 
 
 def _stochastic_error(x: Tensor, levels: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from thinwire.schemes.base import Scheme
 from thinwire.schemes.evenly_spaced import QSGD, MinMax, TernGrad
 from thinwire.schemes.linear import Linear
 from thinwire.schemes.none import NoCompression
+from thinwire.schemes.optimal import LloydMax, Optimal
 from thinwire.schemes.orq import ORQ
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
@@ -19,7 +20,7 @@ __all__ = ["METHODS", "from_options", "from_spec"]
 
 METHODS: dict[str, type[Scheme]] = {
     scheme.method: scheme
-    for scheme in (ORQ, BinGradPB, BinGradB, SignSGD, TernGrad, QSGD, MinMax, Linear, NoCompression)
+    for scheme in (ORQ, Optimal, BinGradPB, BinGradB, LloydMax, SignSGD, TernGrad, QSGD, MinMax, Linear, NoCompression)
 }
 
 _SHORTHANDS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -15,7 +15,6 @@ from numba import njit
 __all__ = ["solve_chain"]
 
 _LOWEST = -1.0e308
-_ROUNDS = 64
 _SHRINK = 64.0  # of count * width^2 in a round: blocks a quarter as wide
 
 
@@ -269,14 +268,14 @@ def _open_atoms(starts, marked, lo, hi):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted):
+def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds):
     """Choose s levels among the atoms' lower edges and the right end.
 
     Args:
         N: int32 `[atoms + 1]`, values before each atom. S: float64 `[atoms + 1]`, their sums, of x - centre.
         lo, hi: float32 `[atoms]`, least and greatest value of each atom; hi[-1] > lo[0].
         tolerance: stop when the bound is this near, in units of P.
-        wanted: blocks to begin with.
+        wanted: blocks to begin with. rounds: most rounds; after one, levels are near-optimal and the bound is loose.
     Returns:
         v, int64 `[s]` (atoms; len(lo) means hi[-1]); P of v; P_out, its upper bound; the ranks that confine each level,
         int64 `[s, 2]`; P and P_out of 2..s levels from the first round, float64 `[2, s + 1]`.
@@ -293,7 +292,7 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted):
     found, bound = 0.0, np.inf
     offset = np.zeros(s + 1, np.int64)
     stack = np.empty((128, 4), np.int64)
-    for step in range(_ROUNDS):
+    for step in range(rounds):
         p, h = _kinks(starts, N, S, lo, hi, centre, slope, left, right)
         window = _windows(ranks, starts, len(p), n)
         for k in range(s):
@@ -304,7 +303,7 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted):
         if gain > found:
             found = gain
             best[:] = v
-        if step == 0:
+        if step == 0 and rounds > 1:
             for q in range(3, s + 1):
                 curve[1, q] = _trace(p, h, forth, window, offset, q, starts, lo, centre, v[:q])
                 curve[0, q] = _polish(v[:q], N, S, lo, centre, slope, left, right, 2)

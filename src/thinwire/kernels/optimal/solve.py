@@ -21,6 +21,7 @@ __all__ = ["Solution", "solve_sorted", "solve_unsorted"]
 
 _LARGEST_TABLE = 1 << 24  # values that one table counts exactly
 _UNIT = 2.0**-53
+_ROUNDS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ def _solution(atoms: tuple, two_level: float, centre: float, s: int, tolerance: 
     """Solve over atoms (N, S, lo, hi); also the ranks that confine each level."""
     N, S, lo, hi = atoms
     wanted = max(64, 8 * s)
-    v, found, bound, ranks, curve = solve_chain(N, S, lo, hi, centre, s, 0.5 * tolerance * two_level, wanted)
+    v, found, bound, ranks, curve = solve_chain(N, S, lo, hi, centre, s, 0.5 * tolerance * two_level, wanted, _ROUNDS)
     levels = np.where(v < len(lo), lo[np.minimum(v, len(lo) - 1)], hi[-1])
     rounding = 2 * _rounding(levels.astype(np.float64) - centre, N[v], S[v])
     curves = two_level - curve[:, 2:]
