@@ -13,7 +13,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/thinwire compare --data mnist5k --model resnet20 --workers 4 --epochs 3 --out runs/demo --overwrite
+	$(BIN)/thinwire compare --data mnist5k --model resnet20 --workers 2 --epochs 2 --out runs/demo --overwrite
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
