@@ -17,6 +17,7 @@ __all__ = ["OptimalLevels", "optimal_levels"]
 _SORT_BELOW = 1 << 17  # values; the histogram's table costs more than the sort saves below
 _SORT_ABOVE = 24  # levels; the histogram's cells are too coarse above
 _MOST_VALUES = (1 << 31) - 1
+_MOST_LEVELS = 1024  # memory grows with their square
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class OptimalLevels:
     """Levels of least expected error under unbiased stochastic rounding, and how certain that is.
 
     Args:
-        levels: `[s]` of x's dtype and device, ascending, values of x, the ends min and max.
+        levels: `[s]` of x's dtype and device, ascending, values of x (float64 ones as float32), the ends min and max.
         objective: f = sum (hi - x)(x - lo) of these levels, float32 values, float64 arithmetic.
         lower_bound: no s levels have a lower f. Allowance for rounding: already subtracted.
         two_level: f(2), the objective with levels at min and max alone, the unit of all tolerances.
@@ -57,7 +58,7 @@ def optimal_levels(x: Tensor, levels: int, *, tolerance: float = 1e-12) -> Optim
 
     Args:
         x: any shape, float32, bfloat16, float16 or float64 (rounded to float32), 1 to 2^31 - 1 values, all finite.
-        levels: s, at least 2.
+        levels: s, 2 to 1024.
         tolerance: stop when objective and bound are this near, relative to f(2), the objective of two levels.
     Returns:
         OptimalLevels. `closed` says whether the bound came as near as asked; where double precision cannot close it
@@ -68,8 +69,8 @@ def optimal_levels(x: Tensor, levels: int, *, tolerance: float = 1e-12) -> Optim
     Error: objective - optimum <= gap f(2).
     References: docs/optimal-levels.md.
     """
-    if not isinstance(levels, int) or isinstance(levels, bool) or levels < 2:
-        raise SchemeError(f"optimal_levels: levels must be an integer of at least 2, got {levels!r}")
+    if not isinstance(levels, int) or isinstance(levels, bool) or not 2 <= levels <= _MOST_LEVELS:
+        raise SchemeError(f"optimal_levels: levels must be an integer in 2..{_MOST_LEVELS}, got {levels!r}")
     if not 0 < tolerance < 1:
         raise SchemeError(f"optimal_levels: tolerance must be in (0, 1), got {tolerance!r}")
     values = _values(x)

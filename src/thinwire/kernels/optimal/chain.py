@@ -295,6 +295,8 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds):
     for step in range(rounds):
         p, h = _kinks(starts, N, S, lo, hi, centre, slope, left, right)
         window = _windows(ranks, starts, len(p), n)
+        if (window[:, 1] < window[:, 0]).any():  # rounding has lost a level
+            break
         for k in range(s):
             offset[k + 1] = offset[k] + window[k, 1] - window[k, 0] + 1
         forth, back = _tables(p, h, window, offset, stack)

@@ -14,19 +14,22 @@ def _cost(y, S, Q, i, j):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _fill(y, S, Q, before, here, choice, j0, j1, i0, i1):
-    """here[j] = min over i <= j of before[i] + cost(i, j), rows j0..j1, columns i0..i1."""
-    if j0 > j1:
-        return
-    j = (j0 + j1) // 2
-    best, where = np.inf, i0
-    for i in range(i0, min(i1, j) + 1):
-        value = before[i] + _cost(y, S, Q, i, j)
-        if value < best:
-            best, where = value, i
-    here[j], choice[j] = best, where
-    _fill(y, S, Q, before, here, choice, j0, j - 1, i0, where)
-    _fill(y, S, Q, before, here, choice, j + 1, j1, where, i1)
+def _fill(y, S, Q, before, here, choice):
+    """here[j] = min over i <= j of before[i] + cost(i, j); the best i grows with j. Not recursive, for Numba's cache."""
+    stack = [(0, len(y) - 1, 0, len(y) - 1)]
+    while len(stack) > 0:
+        j0, j1, i0, i1 = stack.pop()
+        j = (j0 + j1) // 2
+        best, where = np.inf, i0
+        for i in range(i0, min(i1, j) + 1):
+            value = before[i] + _cost(y, S, Q, i, j)
+            if value < best:
+                best, where = value, i
+        here[j], choice[j] = best, where
+        if j0 < j:
+            stack.append((j0, j - 1, i0, where))
+        if j < j1:
+            stack.append((j + 1, j1, where, i1))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -49,7 +52,7 @@ def solve_reference(x, s):
     curve[0] = before[n - 1]
     for k in range(2, s):
         here = np.empty(n)
-        _fill(y, S, Q, before, here, choice[k], 0, n - 1, 0, n - 1)
+        _fill(y, S, Q, before, here, choice[k])
         before = here
         curve[k - 1] = here[n - 1]
     picks = np.zeros(s, np.int64)

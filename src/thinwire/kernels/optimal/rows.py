@@ -18,13 +18,20 @@ _TOLERANCE = 1e-12  # relative to f(2)
 def _optimal(rows, lengths, s, wanted, rounds, out, first, stop):
     for b in range(first, stop):
         x = rows[b, : lengths[b]]
+        last = len(x) - 1
         out[b] = x[0]
-        if x[len(x) - 1] > x[0]:
-            centre = np.float64(min(max(np.float32(0), x[0]), x[len(x) - 1]))
+        if x[last] > x[0]:
+            flip = (
+                x[last >> 1] - x[0] > x[last] - x[last >> 1]
+            )  # heights cancel least where most values lie on the left
+            if flip:
+                x = (-x[::-1]).copy()
+            centre = np.float64(min(max(np.float32(0), x[0]), x[last]))
             N, S, two_level = value_atoms(x, centre)
             v, _, _, _, _ = solve_chain(N, S, x, x, centre, s, _TOLERANCE * two_level, wanted, rounds)
             for k in range(s):
-                out[b, k] = x[min(v[k], len(x) - 1)]
+                level = x[min(v[k], last)]
+                out[b, s - 1 - k if flip else k] = -level if flip else level
 
 
 def solve_optimal_rows(rows: Tensor, lengths: Tensor, s: int, exact: bool) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,8 +10,10 @@ from thinwire.kernels.optimal.atoms import (
     CELLS,
     cells_of,
     gather_marked,
+    height_error,
     histogram,
     merge_atoms,
+    objective_sorted,
     two_level_cost,
     value_atoms,
 )
@@ -20,8 +22,10 @@ from thinwire.kernels.optimal.chain import solve_chain
 __all__ = ["Solution", "solve_sorted", "solve_unsorted"]
 
 _LARGEST_TABLE = 1 << 24  # values that one table counts exactly
-_UNIT = 2.0**-53
+_LEAST_SHARE = 1e-8  # of f(2): an objective from f(2) - P is good to 1e-6 of itself from here on
 _ROUNDS = 64
+
+_Atoms = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ class Solution:
     @property
     def gap(self) -> float:
         """How far objective and bound are apart, relative to f(2)."""
-        return (self.objective - self.lower_bound) / self.two_level
+        return (self.objective - self.lower_bound) / self.two_level if self.two_level else 0.0
 
 
 def _centre(least: np.float32, greatest: np.float32) -> float:
@@ -53,44 +57,55 @@ def _centre(least: np.float32, greatest: np.float32) -> float:
     return float(min(max(np.float32(0), least), greatest))
 
 
-def _solution(atoms: tuple, two_level: float, centre: float, s: int, tolerance: float) -> tuple[Solution, np.ndarray]:
-    """Solve over atoms (N, S, lo, hi); also the ranks that confine each level."""
+def _solution(atoms: _Atoms, two_level: float, centre: float, s: int, tolerance: float) -> tuple[Solution, np.ndarray]:
+    """Solve over atoms (N, S, lo, hi); also the ranks that confine each level. The objective is f(2) - P."""
     N, S, lo, hi = atoms
     wanted = max(64, 8 * s)
     v, found, bound, ranks, curve = solve_chain(N, S, lo, hi, centre, s, 0.5 * tolerance * two_level, wanted, _ROUNDS)
     levels = np.where(v < len(lo), lo[np.minimum(v, len(lo) - 1)], hi[-1])
-    rounding = 2 * _rounding(levels.astype(np.float64) - centre, N[v], S[v])
-    curves = two_level - curve[:, 2:]
-    curves[:, -1] = two_level - found, two_level - bound
+    span = float(hi[-1]) - float(lo[0])
+    rounding = 2 * span * height_error(N, S, lo, hi, centre) + 2.0**-45 * two_level if s > 2 else 0.0
+    curves = np.maximum(two_level - curve[:, 2:], 0.0)
+    curves[1] = np.maximum(curves[1] - rounding, 0.0)
     solution = Solution(
         levels=levels,
         two_level=two_level,
         objective=max(two_level - found, 0.0),
         lower_bound=max(two_level - bound - rounding, 0.0),
-        curve=np.maximum(curves, 0.0),
+        curve=curves,
     )
     return solution, ranks
 
 
-def _rounding(p: np.ndarray, N: np.ndarray, S: np.ndarray) -> float:
-    """What rounding can change in P: each height is a difference of terms this large; the ends' are exactly zero."""
-    slope = (N[-1] * p[-1] - S[-1]) / (p[-1] - p[0])
-    height = 16 * _UNIT * (np.abs(slope * (p - p[0])) + np.abs(N * p) + np.abs(S))
-    height[[0, -1]] = 0.0
-    return float((np.diff(p) * (height[1:] + height[:-1])).sum())
-
-
 def solve_sorted(x: np.ndarray, s: int, tolerance: float) -> Solution:
     """Solve from sorted values; 16 bytes a value of extra memory.
+
+    Heights cancel where an outlier lies on the left; so data that does not close is solved from the right as well.
 
     Args:
         x: float32 `[values]`, ascending, finite, at most 2^31 - 1, with x[-1] > x[0].
         s: levels, at least 2.
         tolerance: stop when the bound is this near, relative to f(2).
     """
+    solution = _solve_sorted(x, s, tolerance)
+    if solution.gap <= tolerance:
+        return solution
+    mirrored = _solve_sorted(np.ascontiguousarray(-x[::-1]), s, tolerance)
+    if mirrored.gap >= solution.gap:
+        return solution
+    return replace(mirrored, levels=np.ascontiguousarray(-mirrored.levels[::-1]))
+
+
+def _solve_sorted(x: np.ndarray, s: int, tolerance: float) -> Solution:
+    """Solve from the left, with the objective by its definition: f(2) - P cancels where f(s) is far below f(2)."""
     centre = _centre(x[0], x[-1])
     N, S, two_level = value_atoms(x, centre)
-    return _solution((N, S, x, x), two_level, centre, s, tolerance)[0]
+    solution, _ = _solution((N, S, x, x), two_level, centre, s, tolerance)
+    objective = objective_sorted(x, solution.levels)
+    lower_bound = min(solution.lower_bound, objective)
+    curve = solution.curve.copy()
+    curve[:, -1] = objective, lower_bound
+    return replace(solution, objective=objective, lower_bound=lower_bound, curve=curve)
 
 
 def solve_unsorted(x: np.ndarray, s: int, tolerance: float) -> Solution | None:
@@ -99,7 +114,8 @@ def solve_unsorted(x: np.ndarray, s: int, tolerance: float) -> Solution | None:
     Args:
         x, s, tolerance: as solve_sorted, in any order; at most 2^24 values.
     Returns:
-        None where more than a quarter of the values would have to be sorted, or the bound stays away: sort then.
+        None where more than a quarter of the values would have to be sorted, the bound stays away, or f(s) is so far
+        below f(2) that their difference loses it: sort then.
     """
     if len(x) > _LARGEST_TABLE:
         return None
@@ -123,4 +139,6 @@ def solve_unsorted(x: np.ndarray, s: int, tolerance: float) -> Solution | None:
     near.sort()
     atoms = merge_atoms(N, S, lo, hi, keys, marked, near, centre)
     solution, _ = _solution(atoms, two_level, centre, s, tolerance)
-    return solution if solution.gap <= tolerance else None
+    accurate = solution.objective >= _LEAST_SHARE * two_level or two_level == 0.0
+    solution.curve[:, -1] = solution.objective, solution.lower_bound
+    return solution if solution.gap <= tolerance and accurate else None
