@@ -15,7 +15,7 @@ def _cost(y, S, Q, i, j):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _fill(y, S, Q, before, here, choice):
-    """here[j] = min over i <= j of before[i] + cost(i, j); the best i grows with j. Not recursive, for Numba's cache."""
+    """here[j] = min over i <= j of before[i] + cost(i, j); the best i grows with j. No recursion: Numba's cache."""
     stack = [(0, len(y) - 1, 0, len(y) - 1)]
     while len(stack) > 0:
         j0, j1, i0, i1 = stack.pop()
