@@ -27,6 +27,7 @@ check: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.optimal
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
