@@ -13,7 +13,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/thinwire compare --data mnist5k --model resnet20 --workers 2 --epochs 2 --out runs/demo --overwrite
+	$(BIN)/thinwire compare --data mnist5k --model resnet20 --workers 2 --epochs 2 --out runs/demo --overwrite --markdown runs/demo/table.md
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest

@@ -1,7 +1,7 @@
 """Draw docs/assets/levels.svg: nine levels of three methods over one block of a real gradient.
 
 make demo
-.venv/bin/python docs/assets/levels.py runs/demo/fp32/seed-0/gradients/step_000048.pt
+.venv/bin/python docs/assets/levels.py runs/demo/fp32/seed-0/gradients/step_000063.pt
 """
 
 import sys
