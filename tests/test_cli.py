@@ -101,7 +101,12 @@ def endless_run(folder: Path) -> Iterator[tuple[subprocess.Popen, list[int]]]:
     """Start a run that takes minutes and wait for its first steps; gives the process and its workers' ids."""
     command = [*CLI, "train", *QUICK, "--epochs", "5000", "--out", str(folder)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )
     try:
         deadline = time.monotonic() + 120
