@@ -1,4 +1,4 @@
-"""What the paper claims of its levels, on real gradients: the demo's own training, at several steps, all layers."""
+"""What the paper claims of its levels, on real gradients: one worker trained by the demo's recipe, all layers."""
 
 from functools import cache
 

@@ -68,7 +68,7 @@ class CifarResNet(nn.Module):
         channels: of the images.
         classes: number of outputs.
 
-    References: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (2015), section 4.2, with
+    References: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition" (2015), with
     shortcuts of option A.
     """
 

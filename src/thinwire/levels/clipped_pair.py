@@ -22,7 +22,7 @@ def clipped_pair(rows: Tensor, lengths: Tensor) -> Tensor:
     Returns:
         b, float32 `[blocks, 1]`, to the nearest float32 where it lies between two magnitudes.
     References:
-        arXiv 2002.11082, Section 4 (BinGrad-pb); docs/math.md.
+        arXiv 2002.11082 (BinGrad-pb); docs/math.md.
     """
     width = rows.shape[1]
     falling = sort_rows(filled(rows, lengths, 0.0).abs()).flip(1).to(torch.float64)  # zeros, the padding, come last

@@ -31,7 +31,7 @@ def largest_magnitude(rows: Tensor, lengths: Tensor) -> Tensor:
 
 
 def root_energy(rows: Tensor, lengths: Tensor) -> Tensor:
-    """QSGD as published (arXiv 1610.02132, Section 3.1): the block's ||x||, at least max |x|, float32 `[blocks, 1]`."""
+    """QSGD as published (arXiv 1610.02132): the block's ||x||, at least max |x|, float32 `[blocks, 1]`."""
     largest = largest_magnitude(rows, lengths)
     squares = filled(rows, lengths, 0.0).to(torch.float64) ** 2
     norm = torch.sqrt(average(squares, lengths) * lengths).to(torch.float32)[:, None]
@@ -39,7 +39,7 @@ def root_energy(rows: Tensor, lengths: Tensor) -> Tensor:
 
 
 def within_deviations(rows: Tensor, lengths: Tensor, clip: float | None) -> Tensor:
-    """TernGrad: max |x|, but at most `clip` standard deviations of the block (arXiv 1705.07878, Section 3.4).
+    """TernGrad: max |x|, but at most `clip` standard deviations of the block (arXiv 1705.07878).
 
     Args:
         rows: float32 `[blocks, width]`, any order, padded with +inf.

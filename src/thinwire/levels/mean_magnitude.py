@@ -17,6 +17,6 @@ def mean_magnitude(rows: Tensor, lengths: Tensor) -> Tensor:
     Returns:
         m, float32 `[blocks, 1]`.
     References:
-        Karimireddy et al. 2019 (arXiv 1901.09847), Algorithm 1: the scale |x|_1 / d, here by block.
+        Karimireddy et al. 2019 (arXiv 1901.09847): the scale |x|_1 / d, here by block.
     """
     return average(filled(rows, lengths, 0.0).abs().to(torch.float64), lengths).to(torch.float32)[:, None]

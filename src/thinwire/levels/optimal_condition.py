@@ -20,7 +20,7 @@ def optimal_condition(rows: Tensor, lengths: Tensor, levels: int) -> Tensor:
     Returns:
         float32 `[blocks, levels]`, ascending.
     References:
-        arXiv 2002.11082, Section 3.2 (condition) and Algorithm 1 (greedy ORQ); docs/math.md. The paper states the
+        arXiv 2002.11082 (the condition, and greedy ORQ); docs/math.md. The paper states the
         condition for a density; ours holds exactly for the block's data, ties included.
     """
     return solve_orq(sort_rows(rows), lengths, levels)

@@ -18,7 +18,7 @@ def quantiles(rows: Tensor, lengths: Tensor, levels: int) -> Tensor:
     Returns:
         float32 `[blocks, levels]`, ascending, values of the row.
     References:
-        arXiv 2002.11082, Section 5 ("Linear": levels evenly spaced in the cumulative distribution).
+        arXiv 2002.11082 ("Linear": levels evenly spaced in the cumulative distribution).
     """
     steps = levels - 1
     k = torch.arange(levels, device=rows.device)

@@ -22,7 +22,7 @@ def two_means(rows: Tensor, lengths: Tensor) -> Tensor:
     Returns:
         The two means, float32 `[blocks, 2]`, ascending; equal in a constant block.
     References:
-        arXiv 2002.11082, Section 4 (BinGrad-b) states the fixed point; the paper approximates it, this solves it.
+        arXiv 2002.11082 (BinGrad-b) states the fixed point; the paper approximates it, this solves it.
     """
     width = rows.shape[1]
     least = rows.amin(1, keepdim=True).to(torch.float64)

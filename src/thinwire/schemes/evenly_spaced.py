@@ -47,7 +47,7 @@ class TernGrad(_EvenlySpaced):
     Error: sum |x| (m - |x|) inside, (|x| - m)^2 outside. Unbiased only with clip=None. As published, the deviation is
         about the mean: a block whose values lie far from zero on one side is clipped to almost nothing.
     Bits per value at block 2048, float32 levels: 1.62.
-    References: Wen et al. 2017 (arXiv 1705.07878), Sections 3.1 and 3.4; there scaler and deviation are a layer's.
+    References: Wen et al. 2017 (arXiv 1705.07878); there scaler and deviation are a layer's.
     """
 
     clip: float | None = 2.5
@@ -91,7 +91,7 @@ class QSGD(_EvenlySpaced):
         SchemeError: an even or impossible level count, another norm, a block size below 2.
     Error: sum (hi - x)(x - lo), at most n (m / (levels - 1))^2.
     Bits per value at block 2048, float32 levels: 1.62 (3 levels), 2.35 (5), 3.22 (9).
-    References: Alistarh et al. 2017 (arXiv 1610.02132), Section 3.1: its s is (levels - 1) / 2, its code Elias's.
+    References: Alistarh et al. 2017 (arXiv 1610.02132): its s is (levels - 1) / 2, its code Elias's.
     """
 
     levels: int = 9
@@ -130,7 +130,7 @@ class MinMax(_EvenlySpaced):
         SchemeError: an impossible level count, a block size below 2.
     Error: sum (hi - x)(x - lo), at most n ((max - min) / (2 (levels - 1)))^2.
     Bits per value at block 2048, float32 levels: 1.03 (2 levels), 2.03 (4), 4.03 (16).
-    References: the usual affine quantizer with stochastic rounding; CGX (arXiv 2111.08617), Section 3.
+    References: the usual affine quantizer with stochastic rounding; CGX (arXiv 2111.08617).
     """
 
     levels: int = 4

@@ -26,7 +26,7 @@ class Linear(LeveledScheme):
         SchemeError: an impossible level count, a block size below 2.
     Error: sum (hi - x)(x - lo).
     Bits per value at block 2048, float32 levels: 1.65 (3 levels), 2.41 (5), 3.34 (9).
-    References: arXiv 2002.11082, Section 5.
+    References: arXiv 2002.11082.
     """
 
     levels: int = 9

@@ -27,7 +27,7 @@ class ORQ(LeveledScheme):
         SchemeError: any other level count, or a block size below 2.
     Error: E||x - Q(x)||^2 = sum (hi - x)(x - lo).
     Bits per value at block 2048, float32 levels: 1.65 (3 levels), 2.41 (5), 3.34 (9).
-    References: arXiv 2002.11082, Section 3; levels as in thinwire.levels.optimal_condition.
+    References: arXiv 2002.11082; levels as in thinwire.levels.optimal_condition.
     """
 
     levels: int = 9

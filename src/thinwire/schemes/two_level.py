@@ -48,7 +48,7 @@ class BinGradPB(_Pair):
         SchemeError: a block size below 2.
     Error: sum over |x| <= b of b^2 - x^2, plus sum over |x| > b of (|x| - b)^2; no other b has a lower one.
     Bits per value at block 2048, float32 levels: 1.02.
-    References: arXiv 2002.11082, Section 4 (BinGrad-pb).
+    References: arXiv 2002.11082 (BinGrad-pb).
     """
 
     method: ClassVar[str] = "bingrad-pb"
@@ -68,7 +68,7 @@ class BinGradB(_TwoLevels):
         SchemeError: a block size below 2.
     Error: the optimum of 1-D 2-means over the block.
     Bits per value at block 2048, float32 levels: 1.03.
-    References: arXiv 2002.11082, Section 4 (BinGrad-b).
+    References: arXiv 2002.11082 (BinGrad-b).
     """
 
     method: ClassVar[str] = "bingrad-b"
@@ -88,7 +88,7 @@ class SignSGD(_Pair):
         SchemeError: a block size below 2.
     Error: sum x^2 - (sum |x|)^2 / n by block.
     Bits per value at block 2048, float32 levels: 1.02.
-    References: Karimireddy et al. 2019 (arXiv 1901.09847), Algorithm 1; there one scale for the whole vector.
+    References: Karimireddy et al. 2019 (arXiv 1901.09847); there one scale for the whole vector.
     """
 
     method: ClassVar[str] = "signsgd"

@@ -12,7 +12,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _mix64(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finalizer (Steele, Lea, Flood 2014, Figure 16)."""
+    """SplitMix64's finalizer (Steele, Lea, Flood 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
