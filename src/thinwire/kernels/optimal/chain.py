@@ -12,67 +12,12 @@ docs/optimal-levels.md derives each step.
 import numpy as np
 from numba import njit
 
+from thinwire.kernels.optimal.layers import PAD, backward, between, forward, trace
+
 __all__ = ["solve_chain"]
 
-_LOWEST = -1.0e308
+_FINER = 4.0  # of count * width^2: about 1.6 times as many blocks
 _SHRINK = 64.0  # of count * width^2 in a round: blocks a quarter as wide
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _forward(p, h, prev, first, last, out, a, b, stack):
-    """out[j - a] = max over i in first..min(last, j) of prev[i - first] + (p_j - p_i)(h_i + h_j), for j in a..b.
-
-    The best i grows with j (the gain is concave Monge), so halving the rows halves the columns: an explicit stack.
-    """
-    stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3] = a, b, first, last
-    top = 1
-    while top > 0:
-        top -= 1
-        j0, j1, i0, i1 = stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3]
-        j = (j0 + j1) >> 1
-        pj, hj, best, where = p[j], h[j], _LOWEST, i0
-        for i in range(i0, min(i1, j) + 1):
-            value = prev[i - first] + (pj - p[i]) * (h[i] + hj)
-            if value > best:
-                best, where = value, i
-        out[j - a] = best
-        if j0 < j:
-            stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = j0, j - 1, i0, where
-            top += 1
-        if j < j1:
-            stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3] = j + 1, j1, where, i1
-            top += 1
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _mirror(x, sign, out):
-    for i in range(len(x)):
-        out[len(x) - 1 - i] = sign * x[i]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _tables(p, h, window, offset, stack):
-    """V and U: the best gain of levels 0..k with level k at a kink, and of levels k..s-1; flat, by level's window.
-
-    U is V of the mirrored chain, so that one kernel serves both.
-    """
-    s, kinks = len(window), len(p)
-    forth, back = np.zeros(offset[s]), np.zeros(offset[s])
-    for k in range(1, s):
-        before, here = forth[offset[k - 1] : offset[k]], forth[offset[k] : offset[k + 1]]
-        _forward(p, h, before, window[k - 1, 0], window[k - 1, 1], here, window[k, 0], window[k, 1], stack)
-    q, g = np.empty(kinks), np.empty(kinks)
-    _mirror(p, -1.0, q)
-    _mirror(h, 1.0, g)
-    end = kinks - 1
-    after, here = np.zeros(1), np.zeros(1)
-    for k in range(s - 2, 0, -1):
-        here = np.empty(offset[k + 1] - offset[k])
-        first, last = end - window[k + 1, 1], end - window[k + 1, 0]
-        _forward(q, g, after, first, last, here, end - window[k, 1], end - window[k, 0], stack)
-        _mirror(here, 1.0, back[offset[k] : offset[k + 1]])
-        after = here
-    return forth, back
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -136,32 +81,23 @@ def _nearest_edge(t, a, b, lo, centre):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _trace(p, h, forth, window, offset, s, starts, lo, centre, v):
-    """Walk the best path of s levels back from the right end and put each kink on the nearest atom's edge; its gain."""
-    kinks, n = len(p), len(lo)
-    v[0], v[s - 1] = 0, n
-    j, gain = kinks - 1, 0.0
-    for k in range(s - 2, 0, -1):
-        best, where = _LOWEST, window[k, 0]
-        for i in range(window[k, 0], min(window[k, 1], j) + 1):
-            value = forth[offset[k] + i - window[k, 0]] + (p[j] - p[i]) * (h[i] + h[j])
-            if value > best:
-                best, where = value, i
-        j, gain = where, best if k == s - 2 else gain
-        if where == 0 or where == kinks - 1:
-            v[k] = 0 if where == 0 else n
+def _place(path, p, kinks, starts, lo, centre, v):
+    """Put each kink of a path on the nearest atom's edge, into v."""
+    for k in range(len(v)):
+        i = path[k]
+        if i == 0 or i == kinks - 1:
+            v[k] = 0 if i == 0 else len(lo)
         else:
-            v[k] = _nearest_edge(p[where], starts[where - 1], starts[where], lo, centre)
-    for k in range(1, s):
+            v[k] = _nearest_edge(p[i], starts[i - 1], starts[i], lo, centre)
+    for k in range(1, len(v)):
         v[k] = max(v[k], v[k - 1])
-    return gain
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _kinks(starts, N, S, lo, hi, centre, slope, left, right):
-    """Positions and heights of the outer chain: the left end, each block's mean, the right end."""
+    """Positions and heights of the outer chain: the left end, each block's mean, the right end; then PAD zeros."""
     blocks = len(starts) - 1
-    p, h = np.empty(blocks + 2), np.zeros(blocks + 2)
+    p, h = np.zeros(blocks + 2 + PAD), np.zeros(blocks + 2 + PAD)
     p[0], p[blocks + 1] = left, right
     for b in range(blocks):
         i, j = starts[b], starts[b + 1]
@@ -173,47 +109,56 @@ def _kinks(starts, N, S, lo, hi, centre, slope, left, right):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _split(starts, marked, limit, N, lo, hi, deep):
-    """Halve marked blocks by rank while count * width^2 > limit (once, or with `deep` as often as needed)."""
-    atoms = 0
-    for b in range(len(starts) - 1):
-        atoms += starts[b + 1] - starts[b] if marked[b] and deep else 2
-    out = np.empty(atoms + 1, np.int64)
-    stack = np.empty((64, 2), np.int64)
-    m = 0
-    for b in range(len(starts) - 1):
-        stack[0, 0], stack[0, 1] = starts[b], starts[b + 1]
-        top, halvings = 1, 0
-        while top > 0:
-            top -= 1
-            i, j = stack[top, 0], stack[top, 1]
-            width = np.float64(hi[j - 1]) - np.float64(lo[i])
-            wide = marked[b] and j - i > 1 and width > 0.0 and (N[j] - N[i]) * width * width > limit
-            if wide and (deep or halvings == 0):
-                halvings += 1
-                middle = (i + j) >> 1
-                stack[top, 0], stack[top, 1] = middle, j
-                stack[top + 1, 0], stack[top + 1, 1] = i, middle
-                top += 2
-            else:
+def _halve(i, j, limit, N, lo, hi, stack, out, m):
+    """Write to out[m:] the starts of atoms i..j-1 halved by rank while count * width^2 > limit; return their end.
+
+    Nothing is written beyond out, so that an empty one counts.
+    """
+    stack[0, 0], stack[0, 1] = i, j
+    top = 1
+    while top > 0:
+        top -= 1
+        i, j = stack[top, 0], stack[top, 1]
+        width = np.float64(hi[j - 1]) - np.float64(lo[i])
+        if j - i > 1 and width > 0.0 and (N[j] - N[i]) * width * width > limit:
+            middle = (i + j) >> 1
+            stack[top, 0], stack[top, 1] = middle, j
+            stack[top + 1, 0], stack[top + 1, 1] = i, middle
+            top += 2
+        else:
+            if m < len(out):
                 out[m] = i
-                m += 1
+            m += 1
+    return m
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _split(starts, marked, limit, N, lo, hi):
+    """Halve marked blocks, as _halve does; the others stay."""
+    stack, out = np.empty((64, 2), np.int64), np.empty(0, np.int64)
+    m = 0
+    for writing in range(2):
+        if writing:
+            out = np.empty(m + 1, np.int64)
+        m = 0
+        for b in range(len(starts) - 1):
+            level = limit if marked[b] else np.inf
+            m = _halve(starts[b], starts[b + 1], level, N, lo, hi, stack, out, m)
     out[m] = starts[len(starts) - 1]
-    return out[: m + 1].copy()
+    return out
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _first_blocks(N, lo, hi, wanted):
     """Blocks of about equal count * width^2 (the density that quantization itself asks for), at least `wanted`."""
     n = len(lo)
-    starts = np.array([0, n])
+    stack, nothing = np.empty((64, 2), np.int64), np.empty(0, np.int64)
     width = np.float64(hi[n - 1]) - np.float64(lo[0])
     limit = N[n] * width * width
     least = limit * 1e-30
-    while len(starts) <= wanted and limit > least:
-        limit /= 8.0
-        starts = _split(starts, np.ones(len(starts) - 1, np.bool_), limit, N, lo, hi, False)
-    return starts, limit
+    while limit > least and _halve(0, n, limit, N, lo, hi, stack, nothing, 0) < wanted:
+        limit /= _FINER
+    return _split(np.array([0, n]), np.ones(1, np.bool_), limit, N, lo, hi), limit
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -233,28 +178,19 @@ def _windows(ranks, starts, kinks, n):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _confine(forth, back, least, window, offset, starts, n, ranks, marked):
-    """Keep, for each level, the kinks through which a path of gain `least` passes, and two more on either side.
+def _confine(kept, window, starts, n, ranks, marked):
+    """Confine each level to the kinks kept for it and two more on either side, and mark the blocks there.
 
     One more because a level may lie between a kink and the next, one more so that after splitting there still is a kink
-    beyond it. Returns False if rounding left a level without any.
+    beyond it.
     """
     kinks = len(starts) + 1
     for k in range(1, len(window) - 1):
-        first = last = -1
-        for i in range(window[k, 0], window[k, 1] + 1):
-            at = offset[k] + i - window[k, 0]
-            if forth[at] + back[at] >= least:
-                first = i if first < 0 else first
-                last = i
-        if first < 0:
-            return False
-        first, last = max(first - 2, window[k, 0]), min(last + 2, window[k, 1])
+        first, last = max(kept[k, 0] - 2, window[k, 0]), min(kept[k, 1] + 2, window[k, 1])
         ranks[k, 0] = -1 if first == 0 else starts[first - 1]
         ranks[k, 1] = n + 1 if last == kinks - 1 else starts[last]
         for b in range(max(first - 1, 0), min(last, len(starts) - 1)):
             marked[b] = True
-    return True
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -284,39 +220,43 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds):
     left, right = np.float64(lo[0]) - centre, np.float64(hi[n - 1]) - centre
     slope = (N[n] * right - S[n]) / (right - left)
     starts, limit = _first_blocks(N, lo, hi, wanted)
-    ranks = np.empty((s, 2), np.int64)
+    ranks, kept = np.empty((s, 2), np.int64), np.empty((s, 2), np.int64)
     ranks[:, 0], ranks[:, 1] = -1, n + 1
     curve = np.zeros((2, s + 1))
-    v, best = np.zeros(s, np.int64), np.zeros(s, np.int64)
+    v, best, path = np.zeros(s, np.int64), np.zeros(s, np.int64), np.zeros(s, np.int64)
     best[s - 1] = n
     found, bound = 0.0, np.inf
     offset = np.zeros(s + 1, np.int64)
-    stack = np.empty((128, 4), np.int64)
     for step in range(rounds):
+        kinks = len(starts) + 1
         p, h = _kinks(starts, N, S, lo, hi, centre, slope, left, right)
-        window = _windows(ranks, starts, len(p), n)
+        window = _windows(ranks, starts, kinks, n)
         if (window[:, 1] < window[:, 0]).any():  # rounding has lost a level
             break
         for k in range(s):
             offset[k + 1] = offset[k] + window[k, 1] - window[k, 0] + 1
-        forth, back = _tables(p, h, window, offset, stack)
-        bound = min(bound, _trace(p, h, forth, window, offset, s, starts, lo, centre, v))
+        gains = forward(p, h, kinks, window, offset)
+        bound = min(bound, trace(p, h, window, offset, gains, window, path))
+        _place(path, p, kinks, starts, lo, centre, v)
         gain = _polish(v, N, S, lo, centre, slope, left, right, 8)
         if gain > found:
             found = gain
             best[:] = v
         if step == 0 and rounds > 1:
-            for q in range(3, s + 1):
-                curve[1, q] = _trace(p, h, forth, window, offset, q, starts, lo, centre, v[:q])
+            curve[:, s] = found, bound
+            for q in range(s - 1, 2, -1):
+                curve[1, q] = trace(p, h, window, offset, gains, between(path, q, kinks), path[:q])
+                _place(path[:q], p, kinks, starts, lo, centre, v[:q])
                 curve[0, q] = _polish(v[:q], N, S, lo, centre, slope, left, right, 2)
-        marked = np.zeros(len(starts) - 1, np.bool_)
         if bound - found <= tolerance:
             break
-        if not _confine(forth, back, found - 0.25 * tolerance, window, offset, starts, n, ranks, marked):
+        if not backward(p, h, kinks, window, offset, gains, found - 0.25 * tolerance, kept):
             break
+        marked = np.zeros(len(starts) - 1, np.bool_)
+        _confine(kept, window, starts, n, ranks, marked)
         atoms = _open_atoms(starts, marked, lo, hi)
         if atoms == 0:
             break
         limit = 0.0 if atoms <= 16 * s else limit / _SHRINK
-        starts = _split(starts, marked, limit, N, lo, hi, True)
+        starts = _split(starts, marked, limit, N, lo, hi)
     return best, found, bound, ranks, curve
