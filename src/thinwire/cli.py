@@ -1,4 +1,4 @@
-"""thinwire for humans: train, compare, check, warmup."""
+"""thinwire for humans: train, compare, frontier, check, warmup."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from rich.table import Table
 import thinwire
 from thinwire import kernels, schemes
 from thinwire.errors import LabError, SchemeError, ThinwireError
-from thinwire.lab.compare import COLUMNS, collect, markdown, plan, table
+from thinwire.lab import frontier as frontiers
+from thinwire.lab.compare import collect, markdown, plan, table
 from thinwire.lab.config import SCHEDULES, RunConfig
 from thinwire.lab.data import DATASETS
 from thinwire.lab.folder import RunFolder
 from thinwire.lab.launch import Job, launch, torchrun_workers
 from thinwire.lab.models import MODELS
+from thinwire.lab.optimizers import RECIPES
 from thinwire.lab.report import write_report
 
 __all__ = ["app", "main"]
@@ -43,20 +45,27 @@ app = typer.Typer(
 )
 _DEFAULTS = RunConfig()
 _COMPARED = "fp32,signsgd,bingrad-b,terngrad,orq-3,qsgd-9,linear-9,orq-9"
+_SYNTHETIC = ",".join(frontiers.SYNTHETIC)
 _PACKAGES = ("torch", "numpy", "numba", "typer", "rich")
 _LAB_PACKAGES = ("torchvision", "scikit-learn", "mlxtend", "matplotlib", "jinja2")
+
+
+def _own(option: str) -> str:
+    return "[default: " + ", ".join(f"{getattr(recipe, option):g} for {name}" for name, recipe in RECIPES.items()) + "]"
+
 
 Workers = Annotated[int | None, typer.Option(help=f"Worker processes. [default: torchrun's, or {_DEFAULTS.workers}]")]
 Data = Annotated[str, typer.Option(help="One of " + ", ".join(DATASETS) + ".")]
 DataRoot = Annotated[str | None, typer.Option(help="Folder that holds cifar-10-batches-py or cifar-100-python.")]
 Model = Annotated[str, typer.Option(help="One of " + ", ".join(MODELS) + ".")]
-Epochs = Annotated[int, typer.Option(help="Passes over the training images.")]
-BatchSize = Annotated[int, typer.Option(help="Images a step, over all workers together.")]
-Rate = Annotated[float, typer.Option("--lr", help="Learning rate at the start.")]
-Momentum = Annotated[float, typer.Option(help="Momentum of SGD.")]
-Decay = Annotated[float, typer.Option(help="Weight decay.")]
+Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
+BatchSize = Annotated[int, typer.Option(help="Examples a step, over all workers together.")]
+Optimizer = Annotated[str | None, typer.Option(help="One of " + ", ".join(RECIPES) + ". [default: the model's own]")]
+Rate = Annotated[float | None, typer.Option("--lr", help=f"Highest learning rate. {_own('lr')}")]
+Decay = Annotated[float | None, typer.Option(help=f"Weight decay. {_own('weight_decay')}")]
+Momentum = Annotated[float, typer.Option(help="Momentum of SGD; first beta of AdamW.")]
 Schedule = Annotated[str, typer.Option(help="Of the learning rate: " + " or ".join(SCHEDULES) + ".")]
-Seed = Annotated[int, typer.Option(help="Of weights, order of images, augmentation and rounding.")]
+Seed = Annotated[int, typer.Option(help="Of weights, order of examples, augmentation and rounding.")]
 BlockSize = Annotated[int | None, typer.Option(help="Values that share a level set. [default: the method's, 2048]")]
 LevelDtype = Annotated[str | None, typer.Option(help="How levels travel: float32 or bfloat16. [default: float32]")]
 MinValues = Annotated[int, typer.Option(help="Smaller parameters travel uncompressed.")]
@@ -116,9 +125,10 @@ def train(
     model: Model = _DEFAULTS.model,
     epochs: Epochs = _DEFAULTS.epochs,
     batch_size: BatchSize = _DEFAULTS.batch_size,
-    lr: Rate = _DEFAULTS.lr,
+    optimizer: Optimizer = None,
+    lr: Rate = None,
+    weight_decay: Decay = None,
     momentum: Momentum = _DEFAULTS.momentum,
-    weight_decay: Decay = _DEFAULTS.weight_decay,
     schedule: Schedule = _DEFAULTS.schedule,
     seed: Seed = _DEFAULTS.seed,
     block_size: BlockSize = None,
@@ -137,7 +147,7 @@ def train(
         out = out or Path("runs") / f"{data}-{model}-{config.method}"
         if _is_first():
             RunFolder.create(out, overwrite=overwrite)
-    with _done(), _Display(config.epochs) as display:
+    with _done(), _Display(config) as display:
         launch([Job(config=config, folder=str(out))], display)
     if _is_first():
         print(f"run folder: {out}")
@@ -153,9 +163,10 @@ def compare(
     model: Model = _DEFAULTS.model,
     epochs: Epochs = _DEFAULTS.epochs,
     batch_size: BatchSize = _DEFAULTS.batch_size,
-    lr: Rate = _DEFAULTS.lr,
+    optimizer: Optimizer = None,
+    lr: Rate = None,
+    weight_decay: Decay = None,
     momentum: Momentum = _DEFAULTS.momentum,
-    weight_decay: Decay = _DEFAULTS.weight_decay,
     schedule: Schedule = _DEFAULTS.schedule,
     seed: Seed = _DEFAULTS.seed,
     block_size: BlockSize = None,
@@ -175,13 +186,13 @@ def compare(
     with _asked_for():
         if torchrun_workers() is not None:
             raise LabError("compare starts its workers itself: run it without torchrun")
-        names = [name.strip() for name in methods.split(",") if name.strip()]
+        names = _names(methods)
         options = {"block_size": block_size, "level_dtype": level_dtype}
         base = _config({**given, **dict.fromkeys(options), "method": "none"})
         out = out or Path("runs") / f"compare-{data}-{model}"
         jobs = plan(base, names, options, seeds=seeds, out=out, overwrite=overwrite)
     with _done():
-        with _Display(base.epochs) as display:
+        with _Display(base) as display:
             launch(jobs, display)
         results = collect(jobs, out)
         write_report(results, out / "report.html")
@@ -189,6 +200,10 @@ def compare(
             markdown_file.write_text(markdown(results), encoding="utf-8")
     _print_table(results)
     print(f"report: {out / 'report.html'}")
+
+
+def _names(joined: str) -> list[str]:
+    return [name.strip() for name in joined.split(",") if name.strip()]
 
 
 def _config(given: dict[str, Any]) -> RunConfig:
@@ -208,8 +223,9 @@ def _is_first() -> bool:
 class _Display:
     """Shows the events of a run: one line an epoch, and a bar on a terminal."""
 
-    def __init__(self, epochs: int) -> None:
-        self._epochs = epochs
+    def __init__(self, config: RunConfig) -> None:
+        self._epochs = config.epochs
+        self._metric = DATASETS[config.data].metric
         console = Console(soft_wrap=True, highlight=False)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -248,7 +264,7 @@ class _Display:
     def _epoch_line(self, event: dict[str, Any]) -> str:
         return (
             f"{self._run}, epoch {event['epoch'] + 1}/{self._epochs}: loss {event['loss']:.4f}, "
-            f"test accuracy {100 * event['test_accuracy']:.2f} %, {event['bytes_sent'] / 1e6:.2f} MB sent a worker, "
+            f"{self._metric.show(event[self._metric.name])}, {event['bytes_sent'] / 1e6:.2f} MB sent a worker, "
             f"{32 / event['bits_per_value']:.2f}x less than fp32, {event['seconds']:.1f} s"
         )
 
@@ -258,12 +274,32 @@ def _print_table(results: dict[str, Any]) -> None:
     if not console.is_terminal:
         console.width = 120
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(COLUMNS.values()):
-        cells = [row[index] for row in table(results)]
-        shown.add_column(column, justify="right" if index else "left", min_width=max(map(len, cells)))
-    for row in table(results):
+    titles, *rows = table(results)
+    for index, title in enumerate(titles):
+        shown.add_column(title, justify="right" if index else "left", min_width=max(len(row[index]) for row in rows))
+    for row in rows:
         shown.add_row(*row)
     console.print(shown)
+
+
+@app.command()
+def frontier(
+    data: Annotated[str, typer.Option(help=f"Joined by commas: {_SYNTHETIC}, grads:RUN.")] = _SYNTHETIC,
+    methods: Annotated[str, typer.Option(help="Names joined by commas.")] = ",".join(frontiers.CURVES),
+    out: Annotated[Path, typer.Option(help="Folder for table, numbers and figure.")] = Path("runs/frontier"),
+) -> None:
+    """Measure error against bits for every method at several rates, and compare at equal bits."""
+    with _asked_for():
+        curves = frontiers.curves(_names(methods))
+        samples = frontiers.samples(_names(data))
+    with _done():
+        messages = []
+        for sample in samples:
+            print(f"measuring {sample.name}: {sample.values} values", file=sys.stderr)
+            messages.append(frontiers.measure(sample, curves))
+        results = frontiers.write(out, curves, messages)
+    print(frontiers.markdown(results))
+    print(f"numbers and figure: {out / 'frontier.json'}, {out / 'frontier.svg'}")
 
 
 @app.command()

@@ -11,8 +11,10 @@ import torchvision
 from torch import Tensor
 
 from thinwire.errors import LabError
-from thinwire.lab.data import DATASETS, Images, batches, load, normalise, shares, steps_per_epoch, stratified_split
+from thinwire.lab.data import load
+from thinwire.lab.dataset import Examples, batches, shares, steps_per_epoch
 from thinwire.lab.extra import require
+from thinwire.lab.images import IMAGES, stratified_split
 
 CIFAR = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
 
@@ -37,7 +39,7 @@ def write_cifar(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
 
     def write_batch(file: str) -> list[str]:
         data = rng.integers(0, 256, (6, 3072), dtype=np.uint8)
-        targets = rng.integers(0, DATASETS[name].classes, 6).tolist()
+        targets = rng.integers(0, IMAGES[name].classes, 6).tolist()
         if file not in ("test", "test_batch"):
             images.append(data)
             labels.extend(targets)
@@ -45,7 +47,7 @@ def write_cifar(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
 
     monkeypatch.setattr(kind, "train_list", [write_batch(file) for file, _ in kind.train_list])
     monkeypatch.setattr(kind, "test_list", [write_batch(file) for file, _ in kind.test_list])
-    file, checksum = write(kind.meta["filename"], {kind.meta["key"]: ["a"] * DATASETS[name].classes})
+    file, checksum = write(kind.meta["filename"], {kind.meta["key"]: ["a"] * IMAGES[name].classes})
     monkeypatch.setattr(kind, "meta", {**kind.meta, "filename": file, "md5": checksum})
     return torch.from_numpy(np.concatenate(images)).reshape(-1, 3, 32, 32), labels
 
@@ -86,11 +88,11 @@ def test_a_cifar_file_of_other_content_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "train", "test"), [("digits", 1438, 359), ("mnist5k", 4000, 1000)])
 def test_bundled_data_has_a_stratified_split_and_its_stated_normalisation(name, train, test):
-    images, dataset = load(name), DATASETS[name]
+    images, dataset = load(name), IMAGES[name]
     assert (len(images.train), len(images.test)) == (train, test)
     counts = torch.bincount(images.test_labels, minlength=dataset.classes)
     assert counts.max() - counts.min() <= 2
-    values = normalise(images.train, dataset)
+    values = dataset.inputs(images.train)
     assert abs(values.mean()) < 0.02
     assert abs(values.std() - 1) < 0.02
 
@@ -130,15 +132,15 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     assert order(1, 0) != order(2, 0)
 
 
-def some_images(side: int, channels: int) -> Images:
+def some_images(side: int, channels: int) -> Examples:
     pixels = torch.zeros(8, channels, side, side, dtype=torch.uint8)
     pixels[:, :, 10, 10] = 200  # one bright pixel, off the middle
     labels = torch.zeros(8, dtype=torch.int64)
-    return Images(train=pixels, train_labels=labels, test=pixels, test_labels=labels)
+    return Examples(train=pixels, train_labels=labels, test=pixels, test_labels=labels)
 
 
 def bright_columns(name: str) -> set[int]:
-    dataset = DATASETS[name]
+    dataset = IMAGES[name]
     columns = set()
     for epoch in range(12):
         for batch, _ in batches(
@@ -156,7 +158,7 @@ def test_cifar_is_shifted_and_mirrored_mnist_only_shifted_digits_neither():
 
 def test_batches_are_channels_last_in_memory():
     images = some_images(32, 3)
-    batch, _ = next(batches(images, DATASETS["cifar10"], batch_size=8, rank=0, world_size=1, seed=0, epoch=0))
+    batch, _ = next(batches(images, IMAGES["cifar10"], batch_size=8, rank=0, world_size=1, seed=0, epoch=0))
     assert batch.shape == (8, 3, 32, 32)
     assert batch.is_contiguous(memory_format=torch.channels_last)
 

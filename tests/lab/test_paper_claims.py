@@ -8,7 +8,8 @@ from torch.nn import functional
 
 import thinwire
 from thinwire.lab.config import RunConfig
-from thinwire.lab.data import DATASETS, batches, load
+from thinwire.lab.data import DATASETS, load
+from thinwire.lab.dataset import batches
 from thinwire.lab.models import build
 from thinwire.lab.train import learning_rate
 
@@ -20,10 +21,8 @@ def snapshots() -> dict[int, dict[str, torch.Tensor]]:
     """One worker's gradients at STEPS of the demo's recipe, for every parameter that is compressed."""
     config = RunConfig(workers=4, model="resnet20", data="mnist5k", epochs=3)
     images, dataset = load(config.data, None), DATASETS[config.data]
-    model = build(config.model, channels=dataset.channels, classes=dataset.classes, seed=config.seed)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
+    model = build(config.model, seed=config.seed, **dataset.shape)
+    optimizer = config.recipe().build(model.parameters())
     kept = {}
     stream = batches(images, dataset, batch_size=config.batch_size, rank=0, world_size=4, seed=config.seed, epoch=0)
     for step, (batch, labels) in zip(range(max(STEPS) + 1), stream):

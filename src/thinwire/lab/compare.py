@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,14 @@ import torch
 
 from thinwire.errors import LabError
 from thinwire.lab.config import RunConfig
+from thinwire.lab.data import DATASETS
+from thinwire.lab.dataset import Metric
 from thinwire.lab.folder import RunFolder, read_json, read_metrics, write_json
 from thinwire.lab.launch import Job
 from thinwire.lab.measure import errors_by_layer, levels_in_use
 from thinwire.schemes import NoCompression, from_spec
 
-__all__ = ["COLUMNS", "collect", "markdown", "plan", "table"]
-
-_MEASURES = (
-    "test_accuracy",
-    "bits_per_value",
-    "ratio_fp32",
-    "ratio_bf16",
-    "vnmse",
-    "bytes_sent",
-    "seconds_per_step",
-)
+__all__ = ["collect", "markdown", "markdown_table", "metric_of", "plan", "table"]
 
 
 def plan(
@@ -90,9 +82,10 @@ def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
     """
     first = jobs[0].config
     schemes = {job.config.method: job.config.scheme() for job in jobs}
+    metric = DATASETS[first.data].metric
     methods = {}
     for method in schemes:
-        methods[method] = _summarise([Path(job.folder) for job in jobs if job.config.method == method])
+        methods[method] = _summarise([Path(job.folder) for job in jobs if job.config.method == method], metric.name)
     shared = first.as_dict()
     for own in ("method", "seed", "captures", "block_size", "level_dtype"):
         del shared[own]
@@ -115,10 +108,10 @@ def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
     return results
 
 
-def _summarise(folders: list[Path]) -> dict[str, Any]:
+def _summarise(folders: list[Path], metric: str) -> dict[str, Any]:
     summaries = [read_json(folder / "summary.json") for folder in folders]
     metrics = [read_metrics(folder / "metrics.jsonl") for folder in folders]
-    result: dict[str, Any] = {name: _spread([s[name] for s in summaries]) for name in _SHOWN}
+    result: dict[str, Any] = {name: _spread([s[name] for s in summaries]) for name in (metric, *_COSTS)}
     for name in ("steps", "parameters", "workers", "versions"):
         result[name] = summaries[0][name]
     epochs = [[line for line in lines if line["kind"] == "epoch"] for lines in metrics]
@@ -126,7 +119,7 @@ def _summarise(folders: list[Path]) -> dict[str, Any]:
     result["curve"] = [
         {
             "bytes_sent": statistics.fmean(line["bytes_sent"] for line in lines),
-            "test_accuracy": statistics.fmean(line["test_accuracy"] for line in lines),
+            metric: statistics.fmean(line[metric] for line in lines),
         }
         for lines in zip(*epochs, strict=True)
     ]
@@ -151,43 +144,60 @@ def _snapshots(jobs: Sequence[Job]) -> list[dict[str, torch.Tensor]]:
     return [torch.load(file, weights_only=True) for file in files]
 
 
-COLUMNS = {
-    "method": "Method",
-    "test_accuracy": "Test accuracy, %",
-    "bits_per_value": "Bits per value",
-    "ratio_fp32": "Less than fp32",
-    "ratio_bf16": "Less than bf16",
-    "vnmse": "Error, vNMSE",
-    "bytes_sent": "Sent by a worker, MB",
-    "seconds_per_step": "Step, ms",
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    title: str
+    factor: float = 1.0  # from the stored number to the shown one
+    mean: str
+    spread: str = ""  # "" = not shown: equal on all seeds
+
+    def cell(self, value: Mapping[str, float | None]) -> str:
+        if value["mean"] is None:
+            return "-"
+        text = self.mean.format(value["mean"] * self.factor)
+        if self.spread and value["spread"] is not None:
+            text += " ± " + self.spread.format(value["spread"] * self.factor)
+        return text
+
+
+_COSTS = {
+    "bits_per_value": _Column(title="Bits per value", mean="{:.3f}"),
+    "ratio_fp32": _Column(title="Less than fp32", mean="{:.2f}x"),
+    "ratio_bf16": _Column(title="Less than bf16", mean="{:.2f}x"),
+    "vnmse": _Column(title="Error, vNMSE", mean="{:.3g}", spread="{:.1g}"),
+    "bytes_sent": _Column(title="Sent by a worker, MB", factor=1e-6, mean="{:.2f}"),
+    "seconds_per_step": _Column(title="Step, ms", factor=1e3, mean="{:.0f}", spread="{:.0f}"),
 }
-_SHOWN = {  # factor, format of the mean, format of the spread ("" = not shown: equal on all seeds)
-    "test_accuracy": (100, "{:.2f}", "{:.2f}"),
-    "bits_per_value": (1, "{:.3f}", ""),
-    "ratio_fp32": (1, "{:.2f}x", ""),
-    "ratio_bf16": (1, "{:.2f}x", ""),
-    "vnmse": (1, "{:.3g}", "{:.1g}"),
-    "bytes_sent": (1e-6, "{:.2f}", ""),
-    "seconds_per_step": (1e3, "{:.0f}", "{:.0f}"),
-}
+
+
+def metric_of(results: Mapping[str, Any]) -> Metric:
+    """Return what the runs were tested by."""
+    return DATASETS[results["config"]["data"]].metric
+
+
+def _columns(results: Mapping[str, Any]) -> dict[str, _Column]:
+    metric = metric_of(results)
+    tested = _Column(title=metric.title, factor=metric.factor, mean="{:.2f}", spread="{:.2f}")
+    return {metric.name: tested, **_COSTS}
 
 
 def table(results: Mapping[str, Any]) -> list[list[str]]:
-    """Return the rows of the comparison, one a method, with a text for each of COLUMNS."""
-    return [[method, *(_cell(name, values[name]) for name in _SHOWN)] for method, values in results["methods"].items()]
-
-
-def _cell(name: str, value: dict[str, float | None]) -> str:
-    factor, mean_form, spread_form = _SHOWN[name]
-    if value["mean"] is None:
-        return "-"
-    text = mean_form.format(value["mean"] * factor)
-    if spread_form and value["spread"] is not None:
-        text += " ± " + spread_form.format(value["spread"] * factor)
-    return text
+    """Return the comparison as texts: a row of titles, and one a method."""
+    columns = _columns(results)
+    titles = ["Method", *(column.title for column in columns.values())]
+    rows = [
+        [method, *(column.cell(values[name]) for name, column in columns.items())]
+        for method, values in results["methods"].items()
+    ]
+    return [titles, *rows]
 
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Return the table in Markdown."""
-    rows = [list(COLUMNS.values()), ["---"] + ["--:"] * (len(COLUMNS) - 1), *table(results)]
-    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+    return markdown_table(*table(results))
+
+
+def markdown_table(titles: Sequence[str], *rows: Sequence[str]) -> str:
+    """Write rows of texts in Markdown, the first column to the left and the others to the right."""
+    lines = [titles, ["---"] + ["--:"] * (len(titles) - 1), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)

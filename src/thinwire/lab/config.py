@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from thinwire import schemes
 from thinwire.errors import LabError
 from thinwire.lab.data import DATASETS
 from thinwire.lab.models import MODELS
+from thinwire.lab.optimizers import RECIPES, Recipe
 
 __all__ = ["SCHEDULES", "RunConfig"]
 
@@ -34,12 +35,13 @@ class RunConfig:
     data_root: str | None = None  # folder that holds the data sets that are not bundled
     model: str = "resnet20"
     epochs: int = 3
-    batch_size: int = 64  # images a step, over all workers together
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
+    batch_size: int = 64  # examples a step, over all workers together
+    optimizer: str | None = None  # sgd or adamw; None: the model's own
+    lr: float | None = None  # the highest; None, here and below: the optimizer's own
+    weight_decay: float | None = None
+    momentum: float = 0.9  # of sgd; the first beta of adamw
     schedule: str = "cosine"
-    seed: int = 0  # of weights, order of images, augmentation and rounding
+    seed: int = 0  # of weights, order of examples, augmentation and rounding
     threads: int = 1  # of PyTorch, a worker; results may differ in the last bits between thread counts
     sample_every: int = 10  # steps between two measurements of the gradients' error; 0 = never
     captures: int = 3  # snapshots of one worker's gradients kept in the run folder; 0 = none
@@ -47,14 +49,19 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name in ("workers", "epochs", "batch_size", "threads"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("min_values", "sample_every", "captures", "seed", "weight_decay"):
+        for name in ("min_values", "sample_every", "captures", "seed"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
         self._require("seed", self.seed < 2**63, "below 2^63")
-        self._require("lr", 0 < self.lr < math.inf, "positive and finite")
+        self._require("lr", self.lr is None or 0 < self.lr < math.inf, "positive and finite")
         self._require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
-        self._require("weight_decay", self.weight_decay < math.inf, "finite")
+        decay = self.weight_decay
+        self._require("weight_decay", decay is None or 0 <= decay < math.inf, "at least 0 and finite")
         for name, known in (("data", DATASETS), ("model", MODELS), ("schedule", SCHEDULES)):
             self._require(name, getattr(self, name) in known, "one of " + ", ".join(known))
+        self._require("optimizer", self.optimizer in (None, *RECIPES), "one of " + ", ".join(RECIPES))
+        kind, takes = DATASETS[self.data].kind, MODELS[self.model].takes
+        if kind != takes:
+            raise LabError(f"model {self.model!r} takes {takes}, but data {self.data!r} is {kind}")
         if self.batch_size % self.workers:
             raise LabError(f"batch_size ({self.batch_size}) must be a multiple of workers ({self.workers})")
         if DATASETS[self.data].folder and self.data_root is None:
@@ -76,6 +83,16 @@ class RunConfig:
         given = {"block_size": self.block_size, "level_dtype": self.level_dtype}
         return schemes.from_spec(self.method, **{name: value for name, value in given.items() if value is not None})
 
+    def recipe(self) -> Recipe:
+        """Return the optimizer with its options: what was asked for, and its own where nothing was."""
+        own = RECIPES[self.optimizer or MODELS[self.model].optimizer]
+        return replace(
+            own,
+            lr=own.lr if self.lr is None else self.lr,
+            weight_decay=own.weight_decay if self.weight_decay is None else self.weight_decay,
+            momentum=self.momentum,
+        )
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, for config.json and the checkpoint."""
-        return asdict(self)
+        """Return the fields as plain values, for config.json and the checkpoint; of the recipe, those that hold."""
+        return {**asdict(self), **asdict(self.recipe())}

@@ -24,7 +24,8 @@ import torch.distributed as dist
 import thinwire
 from thinwire.errors import ThinwireError
 from thinwire.lab.config import RunConfig
-from thinwire.lab.data import Images, load
+from thinwire.lab.data import load
+from thinwire.lab.dataset import Examples
 from thinwire.lab.folder import RunFolder
 from thinwire.lab.train import Report, train
 from thinwire.schemes import NoCompression
@@ -76,12 +77,12 @@ def launch(jobs: Sequence[Job], report: Report) -> None:
 def _join_torchrun(jobs: Sequence[Job], report: Report) -> None:
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     first = jobs[0].config
-    images = load(first.data, first.data_root)
+    examples = load(first.data, first.data_root)
     if local_rank == 0:
         _compile(jobs)
     try:
         _meet(next(dist.rendezvous("env://", timeout=_START))[0], rank, first.workers)
-        _work(rank, jobs, images, report)
+        _work(rank, jobs, examples, report)
     except Exception as error:
         _write_traceback(jobs, rank)
         raise WorkerFailure(f"worker {rank} failed: {_one_line(error)}") from error
@@ -100,9 +101,9 @@ def _compile(jobs: Sequence[Job]) -> None:
     )  # small parameters travel by the latter
 
 
-def _work(rank: int, jobs: Sequence[Job], images: Images, report: Report) -> None:
+def _work(rank: int, jobs: Sequence[Job], examples: Examples, report: Report) -> None:
     for job in jobs:
-        train(job.config, images, RunFolder(job.folder) if rank == 0 else None, report)
+        train(job.config, examples, RunFolder(job.folder) if rank == 0 else None, report)
     dist.destroy_process_group()
 
 
@@ -123,10 +124,10 @@ def _worker(rank: int, scratch: str, jobs: Sequence[Job], pipe: Connection) -> N
     threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
     os.environ["LOCAL_WORLD_SIZE"] = str(jobs[0].config.workers)  # as torchrun says it: the workers share the cores
     try:
-        images = Images(**torch.load(Path(scratch) / "images.pt", weights_only=True, mmap=True))
+        examples = Examples(**torch.load(Path(scratch) / "examples.pt", weights_only=True, mmap=True))
         count = jobs[0].config.workers
         _meet(dist.FileStore(f"{scratch}/store", count), rank, count)
-        _work(rank, jobs, images, pipe.send)
+        _work(rank, jobs, examples, pipe.send)
     except Exception as error:
         _write_traceback(jobs, rank)
         pipe.send(
@@ -152,12 +153,12 @@ def _end_with_parent(scratch: str) -> None:
 def _launch_here(jobs: Sequence[Job], report: Report) -> None:
     first = jobs[0].config
     report({"kind": "phase", "doing": f"reading {first.data}"})
-    images = load(first.data, first.data_root)
+    examples = load(first.data, first.data_root)
     report({"kind": "phase", "doing": "compiling kernels, or loading them if that was done before"})
     _compile(jobs)
     report({"kind": "phase", "doing": f"starting {first.workers} worker{'s' if first.workers > 1 else ''}"})
     with tempfile.TemporaryDirectory(prefix="thinwire-") as scratch:
-        torch.save(vars(images), Path(scratch) / "images.pt")
+        torch.save(vars(examples), Path(scratch) / "examples.pt")
         workers = _start_all(scratch, jobs)
         try:
             _watch(workers, report)

@@ -1,16 +1,26 @@
-"""The networks of the lab: a small CNN and the CIFAR ResNets, for small images of any number of channels."""
+"""The networks of the lab: a small CNN and the CIFAR ResNets, for small images of any number of channels; and a GPT."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from thinwire.errors import LabError
+from thinwire.lab.gpt import GPT
 
-__all__ = ["MODELS", "build"]
+__all__ = ["MODELS", "Model", "build"]
+
+
+def _first_convolution(channels: int) -> nn.Conv2d:
+    convolution = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+    if channels == 1:  # the same order in memory, by the strides that its gradient has and DDP compares
+        convolution.to(memory_format=torch.channels_last)
+    return convolution
 
 
 class SmallCNN(nn.Module):
@@ -23,7 +33,7 @@ class SmallCNN(nn.Module):
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        self.conv1 = _first_convolution(channels)
         self.norm1 = nn.BatchNorm2d(16)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(32)
@@ -75,7 +85,7 @@ class CifarResNet(nn.Module):
     def __init__(self, depth: int, channels: int, classes: int) -> None:
         super().__init__()
         blocks = (depth - 2) // 6
-        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        self.conv1 = _first_convolution(channels)
         self.norm1 = nn.BatchNorm2d(16)
         self.stage1 = _stage(16, 16, blocks, stride=1)
         self.stage2 = _stage(16, 32, blocks, stride=2)
@@ -96,22 +106,37 @@ def _stage(channels_in: int, channels: int, blocks: int, stride: int) -> nn.Sequ
     return nn.Sequential(first, *(BasicBlock(channels, channels, 1) for _ in range(blocks - 1)))
 
 
-MODELS: dict[str, Callable[[int, int], SmallCNN | CifarResNet]] = {
-    "cnn": SmallCNN,
-    "resnet20": lambda channels, classes: CifarResNet(20, channels, classes),
-    "resnet56": lambda channels, classes: CifarResNet(56, channels, classes),
-    "resnet110": lambda channels, classes: CifarResNet(110, channels, classes),
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model by name.
+
+    Args:
+        takes: the kind of data set, `DataSet.kind`.
+        make: builds it from a data set's `shape`.
+        optimizer: what it is trained with where nothing else is asked for.
+    """
+
+    takes: str
+    make: Callable[..., nn.Module]
+    optimizer: str = "sgd"
+
+
+MODELS: dict[str, Model] = {
+    "cnn": Model(takes="images", make=SmallCNN),
+    "resnet20": Model(takes="images", make=partial(CifarResNet, 20)),
+    "resnet56": Model(takes="images", make=partial(CifarResNet, 56)),
+    "resnet110": Model(takes="images", make=partial(CifarResNet, 110)),
+    "gpt": Model(takes="text", make=GPT, optimizer="adamw"),
 }
 
 
-def build(name: str, *, channels: int, classes: int, seed: int) -> nn.Module:
+def build(name: str, *, seed: int, **shape: int) -> nn.Module:
     """Build a model with seeded weights.
 
     Args:
         name: one of MODELS.
-        channels: of the images.
-        classes: number of outputs.
         seed: of the initial weights; equal seeds give equal weights.
+        shape: what the data asks for, `DataSet.shape`: channels and classes, or vocabulary and context.
 
     Raises:
         LabError: no such model.
@@ -120,7 +145,4 @@ def build(name: str, *, channels: int, classes: int, seed: int) -> nn.Module:
         raise LabError(f"no model {name!r}; known: {', '.join(MODELS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MODELS[name](channels, classes)
-    if channels == 1:  # the same order in memory, by the strides that its gradient has and DDP compares
-        model.conv1.to(memory_format=torch.channels_last)
-    return model
+        return MODELS[name].make(**shape)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from thinwire.lab.dataset import Metric
 from thinwire.lab.extra import require
 
-__all__ = ["accuracy_against_bytes", "colours", "error_by_layer", "levels_on_histogram", "loss_against_steps"]
+__all__ = [
+    "colours",
+    "error_against_bits",
+    "error_by_layer",
+    "levels_on_histogram",
+    "loss_against_steps",
+    "metric_against_bytes",
+    "svg",
+]
 
 _PALETTE = (
     "#0072b2",
@@ -51,6 +61,14 @@ def colours(methods: Iterable[str]) -> dict[str, str]:
     return coloured
 
 
+def svg(figure: Any) -> bytes:
+    """Return a figure as an SVG image; equal figures give equal bytes."""
+    image = io.BytesIO()
+    with require("matplotlib").rc_context(_STYLE):
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    return image.getvalue()
+
+
 def _axes(height: float, rows: int = 1) -> tuple[Any, Any]:
     """Make a figure that no window system knows of, `rows` axes above each other."""
     matplotlib = require("matplotlib")
@@ -63,19 +81,19 @@ def _legend(axes: Any) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, frameon=False)
 
 
-def accuracy_against_bytes(results: Mapping[str, Any]) -> Any:
-    """Test accuracy after every epoch against what one worker had sent by then; error bars over seeds."""
+def metric_against_bytes(results: Mapping[str, Any], metric: Metric) -> Any:
+    """What was tested after every epoch against what one worker had sent by then; error bars over seeds."""
     figure, (axes,) = _axes(4.2)
     shade = colours(results["methods"])
     for method, values in results["methods"].items():
         megabytes = [point["bytes_sent"] / 1e6 for point in values["curve"]]
-        accuracy = [100 * point["test_accuracy"] for point in values["curve"]]
-        axes.plot(megabytes, accuracy, "-", color=shade[method], linewidth=1.2, alpha=0.6)
-        axes.plot(megabytes[:-1], accuracy[:-1], "o", color=shade[method], markersize=3.5, alpha=0.6)
+        tested = [metric.factor * point[metric.name] for point in values["curve"]]
+        axes.plot(megabytes, tested, "-", color=shade[method], linewidth=1.2, alpha=0.6)
+        axes.plot(megabytes[:-1], tested[:-1], "o", color=shade[method], markersize=3.5, alpha=0.6)
         axes.errorbar(
             megabytes[-1:],
-            accuracy[-1:],
-            yerr=[100 * (values["test_accuracy"]["spread"] or 0.0)],
+            tested[-1:],
+            yerr=[metric.factor * (values[metric.name]["spread"] or 0.0)],
             fmt="o",
             color=shade[method],
             markersize=8,
@@ -87,7 +105,7 @@ def accuracy_against_bytes(results: Mapping[str, Any]) -> Any:
     axes.set_xscale("log")
     _label_log_scale(axes.xaxis)
     axes.set_xlabel("gradient bytes sent by one worker so far, MB (log scale)")
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel(metric.title)
     _legend(axes)
     return figure
 
@@ -190,4 +208,29 @@ def levels_on_histogram(results: Mapping[str, Any]) -> Any:
         axes.text(-0.01, 0.42, f"vNMSE {drawn['vnmse']:.3g}", va="top", color="#444444", fontsize=9, **beside)
     rows[-1].ticklabel_format(axis="x", style="sci", scilimits=(-2, 3), useMathText=True)
     rows[-1].set_xlabel(f"value of the gradient ({results['levels']['layer']}, first {len(values)} values)")
+    return figure
+
+
+def error_against_bits(results: Mapping[str, Any]) -> Any:
+    """Error against measured bits, a panel a message, a line a method: what `frontier` measured."""
+    messages, methods = results["messages"], results["methods"]
+    columns = min(3, len(messages))
+    rows = -(-len(messages) // columns)
+    matplotlib = require("matplotlib")
+    with matplotlib.rc_context(_STYLE):
+        size = (_WIDTH, 0.8 + 3.0 * rows)
+        figure = require("matplotlib.figure").Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
+    shade = colours(methods)
+    for panel, message in zip(panels, messages):
+        for method, points in message["curves"].items():
+            bits, errors = ([point[name] for point in points] for name in ("bits", "vnmse"))
+            panel.plot(bits, errors, ".-", color=shade[method], linewidth=1.1, label=methods[method]["title"])
+        panel.set_yscale("log")
+        panel.set_title(message["name"], fontsize=10)
+        panel.set_xlabel("bits a value")
+    for unused in panels[len(messages) :]:
+        unused.set_axis_off()
+    panels[0].set_ylabel("vNMSE (log scale)")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(methods), fontsize=9)
     return figure

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from thinwire.lab import plots
-from thinwire.lab.compare import COLUMNS, table
+from thinwire.lab.compare import metric_of, table
+from thinwire.lab.data import DATASETS
 from thinwire.lab.extra import require
 
 __all__ = ["write_report"]
@@ -29,13 +29,16 @@ def write_report(results: Mapping[str, Any], path: Path) -> None:
     jinja2 = require("jinja2")
     source = resources.files("thinwire.lab").joinpath("templates/report.html").read_text(encoding="utf-8")
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
+    columns, *rows = table(results)
     any_method = next(iter(results["methods"].values()))
     html = template.render(
         results=results,
         config=results["config"],
         run=any_method,
-        columns=COLUMNS.values(),
-        rows=table(results),
+        columns=columns,
+        rows=rows,
+        metric=metric_of(results),
+        examples=DATASETS[results["config"]["data"]].example,
         colours=plots.colours(results["methods"]),
         figures={name: data_uri(figure) for name, figure in _figures(results).items()},
         ring=[plots.ring_bytes(any_method, bytes_per_value=width) / 1e6 for width in (4, 2)],
@@ -47,7 +50,7 @@ def write_report(results: Mapping[str, Any], path: Path) -> None:
 
 def _figures(results: Mapping[str, Any]) -> dict[str, Any]:
     figures = {
-        "accuracy": plots.accuracy_against_bytes(results),
+        "tested": plots.metric_against_bytes(results, metric_of(results)),
         "loss": plots.loss_against_steps(results),
     }
     if "layers" in results:
@@ -59,7 +62,4 @@ def _figures(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def data_uri(figure: Any) -> str:
     """Return a figure as an SVG image inside a data: address."""
-    image = io.BytesIO()
-    with require("matplotlib").rc_context({"svg.fonttype": "path", "svg.hashsalt": "thinwire"}):
-        figure.savefig(image, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(image.getvalue()).decode("ascii")
+    return "data:image/svg+xml;base64," + base64.b64encode(plots.svg(figure)).decode("ascii")

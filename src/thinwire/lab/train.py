@@ -20,7 +20,8 @@ import thinwire
 from thinwire import ddp
 from thinwire.errors import LabError
 from thinwire.lab.config import RunConfig
-from thinwire.lab.data import DATASETS, Images, batches, normalise, steps_per_epoch
+from thinwire.lab.data import DATASETS
+from thinwire.lab.dataset import Examples, batches, steps_per_epoch
 from thinwire.lab.folder import RunFolder
 from thinwire.lab.measure import Probe, capture_steps
 from thinwire.lab.models import build
@@ -35,12 +36,12 @@ _WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "bro
 _MILESTONES = (0.5, 0.75)  # parts of a run after which the "step" schedule divides the rate by 10
 
 
-def train(config: RunConfig, images: Images, folder: RunFolder | None, report: Report) -> None:
+def train(config: RunConfig, examples: Examples, folder: RunFolder | None, report: Report) -> None:
     """Train one model on this worker, together with the other ranks of the initialised process group.
 
     Args:
         config: what to do; the same on every rank.
-        images: the whole data set; each rank takes its share.
+        examples: the whole data set; each rank takes its share.
         folder: where rank 0 writes; None on the others.
         report: called on rank 0 after every step and epoch.
 
@@ -51,11 +52,11 @@ def train(config: RunConfig, images: Images, folder: RunFolder | None, report: R
     world_size = dist.get_world_size()
     if world_size != config.workers:
         raise LabError(f"the configuration is for {config.workers} workers, but {world_size} were started")
-    if steps_per_epoch(len(images.train), config.batch_size, world_size) == 0:
-        raise LabError(f"{len(images.train)} training images are too few for {world_size} workers")
+    if steps_per_epoch(len(examples.train), config.batch_size, world_size) == 0:
+        raise LabError(f"{len(examples.train)} training examples are too few for {world_size} workers")
     torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(True)
-    run = _Run(config, images, folder, report)
+    run = _Run(config, examples, folder, report)
     run.start()
     for epoch in range(config.epochs):
         run.train_epoch(epoch)
@@ -65,37 +66,40 @@ def train(config: RunConfig, images: Images, folder: RunFolder | None, report: R
 def learning_rate(config: RunConfig, step: int, steps: int) -> float:
     """Return the learning rate of a step, of `steps` in all."""
     done = step / steps
+    recipe = config.recipe()
+    highest = recipe.lr * min(1.0, (step + 1) / recipe.warmup)
     if config.schedule == "cosine":
-        return config.lr * 0.5 * (1 + math.cos(math.pi * done))
-    return config.lr * 0.1 ** sum(done >= milestone for milestone in _MILESTONES)
+        return highest * 0.5 * (1 + math.cos(math.pi * done))
+    return highest * 0.1 ** sum(done >= milestone for milestone in _MILESTONES)
+
+
+def _by_prediction(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """One row a prediction: an image has one, a sequence one a character."""
+    return logits.flatten(0, -2), labels.flatten()
 
 
 class _Run:
     """The state of a run on one rank. Only rank 0 has a folder, reports, and looks at gradients."""
 
-    def __init__(self, config: RunConfig, images: Images, folder: RunFolder | None, report: Report) -> None:
+    def __init__(self, config: RunConfig, examples: Examples, folder: RunFolder | None, report: Report) -> None:
         self.config = config
-        self.images = images
+        self.examples = examples
         self.dataset = DATASETS[config.data]
+        self.metric = self.dataset.metric
         self.folder = folder
         self.report = report
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.steps = config.epochs * steps_per_epoch(len(images.train), config.batch_size, self.world_size)
+        self.steps = config.epochs * steps_per_epoch(len(examples.train), config.batch_size, self.world_size)
         self.step = 0
         self.seconds: list[float] = []  # of each step
         self.errors: list[float] = []  # sampled vNMSE
-        self.model = build(config.model, channels=self.dataset.channels, classes=self.dataset.classes, seed=config.seed)
+        self.model = build(config.model, seed=config.seed, **self.dataset.shape)
         self.replica = DistributedDataParallel(self.model, **_WITHOUT_BUFFERS)
         self.handle = ddp.register(self.replica, config.scheme(), min_values=config.min_values, seed=config.seed)
         self.probe = Probe(sample_every=config.sample_every, captures=capture_steps(self.steps, config.captures))
         if folder is not None:
             self.handle.observer = self.probe
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=config.lr,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-        )
+        self.optimizer = config.recipe().build(self.model.parameters())
 
     def start(self) -> None:
         if self.folder is not None:
@@ -108,7 +112,7 @@ class _Run:
         self.replica.train()
         losses = [self._train_step(epoch, *batch) for batch in self._batches(epoch)]
         self._average_buffers()
-        accuracy = self._test()
+        self.tested = self._test()
         if self.folder is not None:
             self.folder.save("checkpoint.pt", self._checkpoint(epoch))
         self._record(
@@ -116,16 +120,15 @@ class _Run:
             epoch=epoch,
             step=self.step,
             loss=statistics.fmean(losses),
-            test_accuracy=accuracy,
             bytes_sent=self.handle.stats().bytes_sent,
             bits_per_value=self.handle.stats().bits_per_value,
             seconds=time.perf_counter() - began,
+            **{self.metric.name: self.tested},
         )
-        self.accuracy = accuracy
 
     def _batches(self, epoch: int) -> Any:
         return batches(
-            self.images,
+            self.examples,
             self.dataset,
             batch_size=self.config.batch_size,
             rank=self.rank,
@@ -134,7 +137,7 @@ class _Run:
             epoch=epoch,
         )
 
-    def _train_step(self, epoch: int, images: Tensor, labels: Tensor) -> float:
+    def _train_step(self, epoch: int, inputs: Tensor, labels: Tensor) -> float:
         began = time.perf_counter()
         rate = learning_rate(self.config, self.step, self.steps)
         for group in self.optimizer.param_groups:
@@ -142,7 +145,7 @@ class _Run:
         sent = self.handle.stats().bytes_sent
         self.probe.begin(self.step)
         self.optimizer.zero_grad()
-        loss = functional.cross_entropy(self.replica(images), labels)
+        loss = functional.cross_entropy(*_by_prediction(self.replica(inputs), labels))
         loss.backward()
         self.optimizer.step()
         mean_loss = loss.detach() / self.world_size
@@ -181,15 +184,15 @@ class _Run:
 
     @torch.no_grad()
     def _test(self) -> float:
-        """Return the share of test images that the model names rightly; each rank looks at a part of them."""
+        """Return the metric's mean over all predictions for the test examples; each rank looks at a part of them."""
         self.model.eval()
-        images, labels = self.images.test, self.images.test_labels
-        right = torch.zeros((), dtype=torch.int64)
-        for chosen in torch.arange(self.rank, len(images), self.world_size).split(_TEST_BATCH):
-            guesses = self.model(normalise(images[chosen], self.dataset)).argmax(dim=1)
-            right += (guesses == labels[chosen]).sum()
-        dist.all_reduce(right)
-        return int(right) / len(images)
+        inputs, labels = self.examples.test, self.examples.test_labels
+        total = torch.zeros((), dtype=torch.float64)
+        for chosen in torch.arange(self.rank, len(inputs), self.world_size).split(_TEST_BATCH):
+            logits = self.model(self.dataset.inputs(inputs[chosen]))
+            total += self.metric.total(*_by_prediction(logits, labels[chosen]))
+        dist.all_reduce(total)
+        return float(total) / labels.numel()
 
     def _checkpoint(self, epoch: int) -> dict[str, Any]:
         return {
@@ -213,7 +216,7 @@ class _Run:
         return {
             "method": self.config.method,
             "seed": self.config.seed,
-            "test_accuracy": self.accuracy,
+            self.metric.name: self.tested,
             "bits_per_value": bits,
             "ratio_fp32": 32 / bits,
             "ratio_bf16": 16 / bits,
