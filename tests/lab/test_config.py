@@ -1,10 +1,14 @@
 """What a run may be asked for."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from thinwire import ORQ
 from thinwire.errors import LabError, SchemeError
 from thinwire.lab.config import RunConfig
+from thinwire.lab.optimizers import RECIPES
 from thinwire.lab.train import learning_rate
 
 
@@ -28,6 +32,9 @@ from thinwire.lab.train import learning_rate
         {"data": "imagenet"},
         {"model": "vgg"},
         {"schedule": "linear"},
+        {"optimizer": "lion"},
+        {"model": "gpt"},
+        {"data": "stdlib-text"},
         {"data": "cifar10"},
         {"data_root": "/data"},
     ],
@@ -53,6 +60,22 @@ def test_options_reach_the_scheme():
     assert RunConfig(method="orq-5").scheme() == ORQ(levels=5)
 
 
+def test_the_model_chooses_an_optimizer_and_that_one_its_options_unless_they_are_given():
+    text = {"data": "stdlib-text", "model": "gpt"}
+    sgd, adamw = RECIPES["sgd"], RECIPES["adamw"]
+    assert RunConfig().recipe() == sgd
+    assert RunConfig(**text).recipe() == adamw
+    assert RunConfig(optimizer="adamw").recipe() == adamw
+    asked = RunConfig(**text, optimizer="sgd", lr=0.3, weight_decay=0.0, momentum=0.5)
+    assert asked.recipe() == replace(sgd, lr=0.3, weight_decay=0.0, momentum=0.5)
+    assert asked.as_dict() | {"optimizer": "sgd", "lr": 0.3, "warmup": sgd.warmup} == asked.as_dict()
+    weights = [torch.nn.Parameter(torch.ones(2))]
+    (group,) = RunConfig(**text, momentum=0.7).recipe().build(weights).param_groups
+    assert (group["lr"], group["betas"][0], group["weight_decay"]) == (adamw.lr, 0.7, adamw.weight_decay)
+    (group,) = asked.recipe().build(weights).param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.3, 0.5, 0.0)
+
+
 def test_learning_rates():
     cosine, step = RunConfig(lr=0.2), RunConfig(lr=0.2, schedule="step")
     assert learning_rate(cosine, 0, 100) == pytest.approx(0.2)
@@ -60,3 +83,6 @@ def test_learning_rates():
     assert learning_rate(cosine, 99, 100) < 1e-4
     rates = [learning_rate(step, at, 100) for at in (0, 49, 50, 74, 75, 99)]
     assert rates == pytest.approx([0.2, 0.2, 0.02, 0.02, 0.002, 0.002])
+    warm = RunConfig(data="stdlib-text", model="gpt", lr=0.2)
+    assert learning_rate(warm, 0, 1000) == pytest.approx(0.2 / RECIPES["adamw"].warmup)
+    assert learning_rate(warm, 500, 1000) == pytest.approx(0.1)

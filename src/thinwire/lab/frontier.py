@@ -119,9 +119,11 @@ def curves(names: Sequence[str]) -> dict[str, Curve]:
     Raises:
         LabError: an unknown name, or none.
     """
-    unknown = [name for name in names if name not in CURVES]
-    if unknown or not names:
-        raise LabError(f"unknown method {', '.join(unknown)!r}: choose from {', '.join(CURVES)}")
+    if not names:
+        raise LabError("there is no method to measure")
+    for name in names:
+        if name not in CURVES:
+            raise LabError(f"unknown method {name!r}: choose from {', '.join(CURVES)}")
     return {name: CURVES[name] for name in names}
 
 
