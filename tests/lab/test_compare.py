@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import thinwire
 from thinwire.cli import app
 from thinwire.errors import LabError
+from thinwire.lab import text
 from thinwire.lab.compare import plan
 from thinwire.lab.config import RunConfig
 
@@ -127,3 +128,21 @@ def test_a_second_comparison_does_not_overwrite_the_first(compared):
 def test_shared_options_go_to_the_methods_that_have_them(tmp_path):
     jobs = plan(RunConfig(method="none"), ["fp32", "orq-3"], {"block_size": 512}, seeds=1, out=tmp_path)
     assert [job.config.scheme() for job in jobs] == [thinwire.NoCompression(), thinwire.ORQ(levels=3, block_size=512)]
+
+
+def test_text_is_compared_by_its_own_metric(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "TRAIN_MODULES", ("heapq",))
+    monkeypatch.setattr(text, "TEST_MODULES", ("copy",))
+    options = "--data stdlib-text --model gpt --epochs 1 --batch-size 32 --sample-every 0 --captures 1"
+    out = tmp_path / "compared"
+    result = CliRunner().invoke(app, ["compare", "--methods", "orq-9", *options.split(), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"epoch 1/1: loss \S+, test loss \d\.\d\d bits a character, ", result.stdout)
+    page = Page((out / "report.html").read_text())
+    for shown in ("Test loss, bits a character", "Test loss against bytes sent", "further down is better", "adamw"):
+        assert shown in page.text
+    assert "steps of 32 sequences of 128 characters" in page.text
+    found = json.loads((out / "results.json").read_text())
+    tested = found["methods"]["orq-9"]["test_bits_per_character"]["mean"]
+    assert 1 < tested == found["methods"]["orq-9"]["curve"][0]["test_bits_per_character"] < math.log2(97)
+    assert "embedding.weight" in found["layers"]["errors"]["orq-9"]
