@@ -23,11 +23,34 @@ _SUM_BITS = 38  # 2^24 values of 14 bits; a count of 2^24 fits above
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _add(whole, lost, y):
+    """whole + y, and what rounding has lost from it so far."""
+    total = whole + y
+    carried = total - whole
+    return total, lost + ((whole - (total - carried)) + (y - carried))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _four_sums(x, S, centre, start, length):
+    """Prefix sums of four runs from `start` on, each from zero; a chain of additions waits for each result."""
+    a = b = c = d = 0.0
+    xa, xb, xc, xd = x[start:], x[start + length :], x[start + 2 * length :], x[start + 3 * length :]
+    Sa, Sb, Sc, Sd = S[start:], S[start + length :], S[start + 2 * length :], S[start + 3 * length :]
+    for i in range(length):
+        Sa[i], Sb[i], Sc[i], Sd[i] = a, b, c, d
+        a += np.float64(xa[i]) - centre
+        b += np.float64(xb[i]) - centre
+        c += np.float64(xc[i]) - centre
+        d += np.float64(xd[i]) - centre
+    return a, b, c, d
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def value_atoms(x, centre):
     """Counts and prefix sums of sorted values, each an atom, and f(2) = sum (max - x)(x - min).
 
-    Sums run four chunks abreast (a chain of additions waits for each result), from a compensated sum of whole chunks: a
-    prefix is off by at most 2^8 2^-53 of the sum of magnitudes, and hardly ever by more than one rounding.
+    Each run of at most 2^8 values starts from a compensated sum of the runs before: a prefix is off by at most
+    2^8 2^-53 of the sum of magnitudes, and hardly ever by more than one rounding.
 
     Args:
         x: float32 `[values]`, ascending, at least one. centre: subtracted from each.
@@ -36,32 +59,21 @@ def value_atoms(x, centre):
     """
     n = len(x)
     N, S = np.empty(n + 1, np.int32), np.empty(n + 1)
-    left, right = np.float64(x[0]) - centre, np.float64(x[n - 1]) - centre
-    whole = lost = two_level = 0.0
-    part, area = np.zeros(4), np.zeros(4)
-    for start in range(0, n, 4 * _CHUNK):
-        length = min(_CHUNK, (n - start + 3) // 4)
-        part[:] = 0.0
-        area[:] = 0.0
-        for i in range(length):
-            for lane in range(4):
-                at = start + lane * length + i
-                if at < n:
-                    y = np.float64(x[at]) - centre
-                    N[at], S[at] = at, part[lane]
-                    part[lane] += y
-                    area[lane] += (right - y) * (y - left)
-        for lane in range(4):
-            base = whole + lost
-            for at in range(start + lane * length, min(start + (lane + 1) * length, n)):
-                S[at] += base
-            total = whole + part[lane]
-            carried = total - whole
-            lost += (whole - (total - carried)) + (part[lane] - carried)
-            whole = total
-            two_level += area[lane]
-    N[n], S[n] = n, whole + lost
-    return N, S, two_level
+    for i in range(n + 1):
+        N[i] = i
+    whole = lost = 0.0
+    start = 0
+    while start + 4 <= n:
+        length = min(_CHUNK, (n - start) // 4)
+        for total in _four_sums(x, S, centre, start, length):
+            S[start : start + length] += whole + lost
+            whole, lost = _add(whole, lost, total)
+            start += length
+    for i in range(start, n):
+        S[i] = whole + lost
+        whole, lost = _add(whole, lost, np.float64(x[i]) - centre)
+    S[n] = whole + lost
+    return N, S, two_level_cost(x, x[0], x[n - 1])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -165,10 +177,7 @@ def cells_of(table, least, greatest, centre):
         if low_sum == 0.0:  # one value alone, most often
             lo[m] = hi[m] = near
         N[m + 1] = N[m] + count
-        new = total + y
-        carried = new - total
-        lost += (total - (new - carried)) + (y - carried)
-        total = new
+        total, lost = _add(total, lost, y)
         S[m + 1] = total + lost
         m += 1
     if m > 0:

@@ -17,6 +17,7 @@ from thinwire.kernels.optimal.layers import PAD, backward, between, forward, tra
 __all__ = ["solve_chain"]
 
 _FINER = 4.0  # of count * width^2: about 1.6 times as many blocks
+_FEW = 16  # atoms a level: split to single atoms at once
 _SHRINK = 64.0  # of count * width^2 in a round: blocks a quarter as wide
 
 
@@ -142,8 +143,12 @@ def _split(starts, marked, limit, N, lo, hi):
             out = np.empty(m + 1, np.int64)
         m = 0
         for b in range(len(starts) - 1):
-            level = limit if marked[b] else np.inf
-            m = _halve(starts[b], starts[b + 1], level, N, lo, hi, stack, out, m)
+            if marked[b]:
+                m = _halve(starts[b], starts[b + 1], limit, N, lo, hi, stack, out, m)
+            else:
+                if writing:
+                    out[m] = starts[b]
+                m += 1
     out[m] = starts[len(starts) - 1]
     return out
 
@@ -204,7 +209,7 @@ def _open_atoms(starts, marked, lo, hi):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds):
+def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds, curve):
     """Choose s levels among the atoms' lower edges and the right end.
 
     Args:
@@ -212,9 +217,10 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds):
         lo, hi: float32 `[atoms]`, least and greatest value of each atom; hi[-1] > lo[0].
         tolerance: stop when the bound is this near, in units of P.
         wanted: blocks to begin with. rounds: most rounds; after one, levels are near-optimal and the bound is loose.
+        curve: float64 `[2, s + 1]`, zero, or `[2, 0]`; takes P and P_out of 3..s levels from the first round.
     Returns:
         v, int64 `[s]` (atoms; len(lo) means hi[-1]); P of v; P_out, its upper bound; the ranks that confine each level,
-        int64 `[s, 2]`; P and P_out of 2..s levels from the first round, float64 `[2, s + 1]`.
+        int64 `[s, 2]`.
     """
     n = len(lo)
     left, right = np.float64(lo[0]) - centre, np.float64(hi[n - 1]) - centre
@@ -222,10 +228,10 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds):
     starts, limit = _first_blocks(N, lo, hi, wanted)
     ranks, kept = np.empty((s, 2), np.int64), np.empty((s, 2), np.int64)
     ranks[:, 0], ranks[:, 1] = -1, n + 1
-    curve = np.zeros((2, s + 1))
     v, best, path = np.zeros(s, np.int64), np.zeros(s, np.int64), np.zeros(s, np.int64)
     best[s - 1] = n
-    found, bound = 0.0, np.inf
+    found = _polish(best, N, S, lo, centre, slope, left, right, 1) if s == 3 else 0.0  # one free level: the optimum
+    bound = np.inf
     offset = np.zeros(s + 1, np.int64)
     for step in range(rounds):
         kinks = len(starts) + 1
@@ -242,7 +248,7 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds):
         if gain > found:
             found = gain
             best[:] = v
-        if step == 0 and rounds > 1:
+        if step == 0 and curve.shape[1] > 0:
             curve[:, s] = found, bound
             for q in range(s - 1, 2, -1):
                 curve[1, q] = trace(p, h, window, offset, gains, between(path, q, kinks), path[:q])
@@ -257,6 +263,6 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds):
         atoms = _open_atoms(starts, marked, lo, hi)
         if atoms == 0:
             break
-        limit = 0.0 if atoms <= 16 * s else limit / _SHRINK
+        limit = 0.0 if atoms <= _FEW * s else limit / _SHRINK
         starts = _split(starts, marked, limit, N, lo, hi)
-    return best, found, bound, ranks, curve
+    return best, found, bound, ranks

@@ -16,19 +16,19 @@ _TOLERANCE = 1e-12  # relative to f(2)
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _optimal(rows, lengths, s, wanted, rounds, out, first, stop):
+    no_curve = np.empty((2, 0))
     for b in range(first, stop):
         x = rows[b, : lengths[b]]
         last = len(x) - 1
         out[b] = x[0]
         if x[last] > x[0]:
-            flip = (
-                x[last >> 1] - x[0] > x[last] - x[last >> 1]
-            )  # heights cancel least where most values lie on the left
+            # heights cancel least where most values lie on the left
+            flip = x[last >> 1] - x[0] > x[last] - x[last >> 1]
             if flip:
                 x = (-x[::-1]).copy()
             centre = np.float64(min(max(np.float32(0), x[0]), x[last]))
             N, S, two_level = value_atoms(x, centre)
-            v, _, _, _, _ = solve_chain(N, S, x, x, centre, s, _TOLERANCE * two_level, wanted, rounds)
+            v, _, _, _ = solve_chain(N, S, x, x, centre, s, _TOLERANCE * two_level, wanted, rounds, no_curve)
             for k in range(s):
                 level = x[min(v[k], last)]
                 out[b, s - 1 - k if flip else k] = -level if flip else level
@@ -41,12 +41,16 @@ def solve_optimal_rows(rows: Tensor, lengths: Tensor, s: int, exact: bool) -> Te
         rows: float32 `[blocks, width]`, ascending, finite in the first lengths[b] columns.
         lengths: int64 `[blocks]`, at least 1.
         exact: certified within 1e-12 f(2), unless rounding forbids; otherwise one round over 3 s blocks and a polish.
+            No difference up to 3 levels.
     Returns:
         float32 `[blocks, s]`, ascending, values of the row, on the device of rows.
     """
     source, counts = rows.cpu().numpy(), lengths.cpu().numpy()
     out = np.empty((len(source), s), np.float32)
-    wanted, rounds = (max(64, 4 * s), 64) if exact else (3 * s, 1)
+    if s <= 3:
+        wanted, rounds = 1, 0  # one free level is optimal at once
+    else:
+        wanted, rounds = (max(64, 4 * s), 64) if exact else (3 * s, 1)
     for_ranges(len(source), 4, lambda a, b: _optimal(source, counts, s, wanted, rounds, out, a, b))
     return torch.from_numpy(out).to(rows.device)
 

@@ -60,8 +60,10 @@ def _centre(least: np.float32, greatest: np.float32) -> float:
 def _solution(atoms: _Atoms, two_level: float, centre: float, s: int, tolerance: float) -> tuple[Solution, np.ndarray]:
     """Solve over atoms (N, S, lo, hi); also the ranks that confine each level. The objective is f(2) - P."""
     N, S, lo, hi = atoms
-    wanted = max(64, 8 * s)
-    v, found, bound, ranks, curve = solve_chain(N, S, lo, hi, centre, s, 0.5 * tolerance * two_level, wanted, _ROUNDS)
+    wanted = max(64, 6 * s)
+    curve = np.zeros((2, s + 1))
+    close = 0.5 * tolerance * two_level
+    v, found, bound, ranks = solve_chain(N, S, lo, hi, centre, s, close, wanted, _ROUNDS, curve)
     levels = np.where(v < len(lo), lo[np.minimum(v, len(lo) - 1)], hi[-1])
     span = float(hi[-1]) - float(lo[0])
     rounding = 2 * span * height_error(N, S, lo, hi, centre) + 2.0**-45 * two_level if s > 2 else 0.0
