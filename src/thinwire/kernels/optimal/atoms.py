@@ -170,7 +170,7 @@ def cells_of(table, least, greatest, centre):
             continue
         count = table[key] >> np.int64(_SUM_BITS)
         low_sum = np.float64(table[key] & ((np.int64(1) << np.int64(_SUM_BITS)) - 1))
-        near, far = _edge(key, 0), _edge(key, (1 << SHIFT) - 1)
+        near, far = _edge(key, np.int64(0)), _edge(key, np.int64((1 << SHIFT) - 1))
         unit = (far - near) / ((1 << SHIFT) - 1)
         y = count * (near - centre) + unit * low_sum
         lo[m], hi[m], keys[m] = min(near, far), max(near, far), key

@@ -137,11 +137,11 @@ def _halve(i, j, limit, N, lo, hi, stack, out, m):
 def _split(starts, marked, limit, N, lo, hi):
     """Halve marked blocks, as _halve does; the others stay."""
     stack, out = np.empty((64, 2), np.int64), np.empty(0, np.int64)
-    m = 0
+    m = np.int64(0)
     for writing in range(2):
         if writing:
             out = np.empty(m + 1, np.int64)
-        m = 0
+        m = np.int64(0)
         for b in range(len(starts) - 1):
             if marked[b]:
                 m = _halve(starts[b], starts[b + 1], limit, N, lo, hi, stack, out, m)
@@ -157,29 +157,45 @@ def _split(starts, marked, limit, N, lo, hi):
 def _first_blocks(N, lo, hi, wanted):
     """Blocks of about equal count * width^2 (the density that quantization itself asks for), at least `wanted`."""
     n = len(lo)
-    stack, nothing = np.empty((64, 2), np.int64), np.empty(0, np.int64)
+    stack, nothing, none = np.empty((64, 2), np.int64), np.empty(0, np.int64), np.int64(0)
     width = np.float64(hi[n - 1]) - np.float64(lo[0])
     limit = N[n] * width * width
     least = limit * 1e-30
-    while limit > least and _halve(0, n, limit, N, lo, hi, stack, nothing, 0) < wanted:
+    while limit > least and _halve(none, n, limit, N, lo, hi, stack, nothing, none) < wanted:
         limit /= _FINER
-    return _split(np.array([0, n]), np.ones(1, np.bool_), limit, N, lo, hi), limit
+    starts = np.zeros(2, np.int64)
+    starts[1] = n
+    return _split(starts, np.ones(1, np.bool_), limit, N, lo, hi), limit
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _first_from(starts, rank):
+    """The first block that starts at `rank` or later (np.searchsorted takes seconds to compile)."""
+    i, j = 0, len(starts)
+    while i < j:
+        middle = (i + j) >> 1
+        if starts[middle] < rank:
+            i = middle + 1
+        else:
+            j = middle
+    return i
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _windows(ranks, starts, kinks, n):
-    """Each level's window as kinks, from the ranks in which it was confined; ordered like the levels."""
-    s = len(ranks)
+    """Each level's window as kinks, from its ranks, ordered like the levels; and whether none is empty."""
+    s, ordered = len(ranks), True
     window = np.empty((s, 2), np.int64)
     window[0], window[s - 1] = 0, kinks - 1
     for k in range(1, s - 1):
-        window[k, 0] = 0 if ranks[k, 0] < 0 else np.searchsorted(starts, ranks[k, 0]) + 1
-        window[k, 1] = kinks - 1 if ranks[k, 1] > n else np.searchsorted(starts, ranks[k, 1])
+        window[k, 0] = 0 if ranks[k, 0] < 0 else _first_from(starts, ranks[k, 0]) + 1
+        window[k, 1] = kinks - 1 if ranks[k, 1] > n else _first_from(starts, ranks[k, 1])
     for k in range(1, s - 1):
         window[k, 0] = max(window[k, 0], window[k - 1, 0])
     for k in range(s - 2, 0, -1):
         window[k, 1] = min(window[k, 1], window[k + 1, 1])
-    return window
+        ordered = ordered and window[k, 0] <= window[k, 1]
+    return window, ordered
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -230,30 +246,31 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds, curve):
     ranks[:, 0], ranks[:, 1] = -1, n + 1
     v, best, path = np.zeros(s, np.int64), np.zeros(s, np.int64), np.zeros(s, np.int64)
     best[s - 1] = n
-    found = _polish(best, N, S, lo, centre, slope, left, right, 1) if s == 3 else 0.0  # one free level: the optimum
+    few, many = np.int64(2), np.int64(8)  # sweeps; literals would compile a polish each
+    found = _polish(best, N, S, lo, centre, slope, left, right, few) if s == 3 else 0.0  # one free level: the optimum
     bound = np.inf
     offset = np.zeros(s + 1, np.int64)
     for step in range(rounds):
         kinks = len(starts) + 1
         p, h = _kinks(starts, N, S, lo, hi, centre, slope, left, right)
-        window = _windows(ranks, starts, kinks, n)
-        if (window[:, 1] < window[:, 0]).any():  # rounding has lost a level
+        window, ordered = _windows(ranks, starts, kinks, n)
+        if not ordered:  # rounding has lost a level
             break
         for k in range(s):
             offset[k + 1] = offset[k] + window[k, 1] - window[k, 0] + 1
         gains = forward(p, h, kinks, window, offset)
         bound = min(bound, trace(p, h, window, offset, gains, window, path))
         _place(path, p, kinks, starts, lo, centre, v)
-        gain = _polish(v, N, S, lo, centre, slope, left, right, 8)
+        gain = _polish(v, N, S, lo, centre, slope, left, right, many)
         if gain > found:
             found = gain
-            best[:] = v
+            v, best = best, v
         if step == 0 and curve.shape[1] > 0:
-            curve[:, s] = found, bound
+            curve[0, s], curve[1, s] = found, bound
             for q in range(s - 1, 2, -1):
                 curve[1, q] = trace(p, h, window, offset, gains, between(path, q, kinks), path[:q])
                 _place(path[:q], p, kinks, starts, lo, centre, v[:q])
-                curve[0, q] = _polish(v[:q], N, S, lo, centre, slope, left, right, 2)
+                curve[0, q] = _polish(v[:q], N, S, lo, centre, slope, left, right, few)
         if bound - found <= tolerance:
             break
         if not backward(p, h, kinks, window, offset, gains, found - 0.25 * tolerance, kept):
