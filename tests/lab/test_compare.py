@@ -12,8 +12,10 @@ import thinwire
 from thinwire.cli import app
 from thinwire.errors import LabError
 from thinwire.lab import text
-from thinwire.lab.compare import plan
+from thinwire.lab.compare import collect, plan, table
 from thinwire.lab.config import RunConfig
+from thinwire.lab.folder import RunFolder
+from thinwire.lab.report import write_report
 
 COLUMNS = [
     "Method", "Test accuracy, %", "Bits per value", "Less than fp32", "Less than bf16", "Error, vNMSE",
@@ -118,6 +120,20 @@ def test_the_report_is_one_file_with_the_table_and_four_figures(compared):
         assert heading in page.text
     for cell in (*COLUMNS, *METHODS, "digits", thinwire.__version__):
         assert cell in page.text
+
+
+def test_a_run_that_diverged_is_compared_without_a_number(tmp_path):
+    (job,) = plan(RunConfig(data="stdlib-text", model="gpt", captures=0), ["orq-9"], {}, seeds=1, out=tmp_path)
+    folder = RunFolder(job.folder)
+    names = ("bits_per_value", "ratio_fp32", "ratio_bf16", "vnmse", "bytes_sent", "seconds_per_step")
+    costs = dict.fromkeys(names, 1.0)
+    about = {"steps": 1, "parameters": 10, "workers": 2, "versions": {}}
+    folder.write_json("summary.json", {"test_bits_per_character": float("nan"), **costs, **about})
+    folder.append({"kind": "step", "loss": float("nan")})
+    folder.append({"kind": "epoch", "bytes_sent": 1, "test_bits_per_character": float("nan")})
+    diverged = collect([job], tmp_path)
+    assert table(diverged)[1][:2] == ["orq-9", "-"]
+    write_report(diverged, tmp_path / "report.html")
 
 
 def test_a_second_comparison_does_not_overwrite_the_first(compared):

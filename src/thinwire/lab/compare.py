@@ -119,7 +119,7 @@ def _summarise(folders: list[Path], metric: str) -> dict[str, Any]:
     result["curve"] = [
         {
             "bytes_sent": statistics.fmean(line["bytes_sent"] for line in lines),
-            metric: statistics.fmean(line[metric] for line in lines),
+            metric: _mean([line[metric] for line in lines]),
         }
         for lines in zip(*epochs, strict=True)
     ]

@@ -87,7 +87,7 @@ def metric_against_bytes(results: Mapping[str, Any], metric: Metric) -> Any:
     shade = colours(results["methods"])
     for method, values in results["methods"].items():
         megabytes = [point["bytes_sent"] / 1e6 for point in values["curve"]]
-        tested = [metric.factor * point[metric.name] for point in values["curve"]]
+        tested = [metric.factor * _number(point[metric.name]) for point in values["curve"]]
         axes.plot(megabytes, tested, "-", color=shade[method], linewidth=1.2, alpha=0.6)
         axes.plot(megabytes[:-1], tested[:-1], "o", color=shade[method], markersize=3.5, alpha=0.6)
         axes.errorbar(
@@ -160,8 +160,13 @@ def loss_against_steps(results: Mapping[str, Any]) -> Any:
     return figure
 
 
+def _number(value: float | None) -> float:
+    """A number from JSON, where those that are not finite are null."""
+    return float("nan") if value is None else value
+
+
 def _running_mean(values: list[float | None], window: int) -> list[float]:
-    numbers = [float("nan") if value is None else value for value in values]
+    numbers = [_number(value) for value in values]
     return [sum(numbers[i : i + window]) / window for i in range(len(numbers) - window + 1)]
 
 
