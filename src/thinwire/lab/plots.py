@@ -237,5 +237,6 @@ def error_against_bits(results: Mapping[str, Any]) -> Any:
     for unused in panels[len(messages) :]:
         unused.set_axis_off()
     panels[0].set_ylabel("vNMSE (log scale)")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(methods), fontsize=9)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), fontsize=9, frameon=False)
     return figure
