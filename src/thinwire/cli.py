@@ -28,6 +28,7 @@ from thinwire.lab import frontier as frontiers
 from thinwire.lab.compare import collect, markdown, plan, table
 from thinwire.lab.config import SCHEDULES, RunConfig
 from thinwire.lab.data import DATASETS
+from thinwire.lab.extra import require
 from thinwire.lab.folder import RunFolder
 from thinwire.lab.launch import Job, launch, torchrun_workers
 from thinwire.lab.models import MODELS
@@ -286,10 +287,11 @@ def _print_table(results: dict[str, Any]) -> None:
 def frontier(
     data: Annotated[str, typer.Option(help=f"Joined by commas: {_SYNTHETIC}, grads:RUN.")] = _SYNTHETIC,
     methods: Annotated[str, typer.Option(help="Names joined by commas.")] = ",".join(frontiers.CURVES),
-    out: Annotated[Path, typer.Option(help="Folder for table, numbers and figure.")] = Path("runs/frontier"),
+    out: Annotated[Path, typer.Option(help="Folder for results; it may hold earlier ones.")] = Path("runs/frontier"),
 ) -> None:
     """Measure error against bits for every method at several rates, and compare at equal bits."""
     with _asked_for():
+        require("matplotlib")  # draws the figure, after minutes of work
         curves = frontiers.curves(_names(methods))
         samples = frontiers.samples(_names(data))
     with _done():
