@@ -1,5 +1,8 @@
 """Globally optimal levels: against brute force, against an independent dynamic programme, and as mathematics."""
 
+import os
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -144,6 +147,34 @@ def test_a_cell_of_many_values_is_counted_exactly():
     assert found.closed
     assert found.objective <= objective(x, [x.min(), 0.0, x.max()]) * (1 + 1e-6)
     assert found.objective >= nonzero.objective * (1 - 1e-6)
+
+
+MEASURE_PEAK = """
+import ctypes, sys
+import numpy as np, torch
+import thinwire
+
+def status(key):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(key))
+
+s, n = int(sys.argv[1]), 1 << 22
+rng = np.random.default_rng(0)
+thinwire.optimal_levels(torch.from_numpy(rng.standard_normal(1 << 17).astype(np.float32)), s)  # compile
+x = torch.from_numpy(rng.laplace(size=n).astype(np.float32))
+ctypes.CDLL(None).malloc_trim(0)
+open("/proc/self/clear_refs", "w").write("5")  # the peak starts from here
+before = status("VmRSS")
+assert thinwire.optimal_levels(x, s).closed
+print((status("VmHWM") - before) / n)
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's count of resident pages")
+@pytest.mark.parametrize(("s", "table", "each"), [(5, 2 << 20, 1), (16, 2 << 20, 1), (17, 0, 16), (64, 0, 16)])
+def test_extra_memory_for_four_million_values(s, table, each):
+    run = subprocess.run([sys.executable, "-c", MEASURE_PEAK, str(s)], capture_output=True, text=True, check=True)
+    fixed = table + 256 * s * s + (1 << 20)  # the layers of the first round, and what an allocator keeps
+    assert float(run.stdout) <= each + fixed / (1 << 22)
 
 
 @pytest.mark.parametrize("s", [2, 3, 9])

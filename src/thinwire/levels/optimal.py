@@ -15,7 +15,7 @@ from thinwire.types import DTYPES
 __all__ = ["OptimalLevels", "optimal_levels"]
 
 _SORT_BELOW = 1 << 17  # values; the histogram's table costs more than the sort saves below
-_SORT_ABOVE = 24  # levels; the histogram's cells are too coarse above
+_SORT_ABOVE = 16  # levels; too many values are near one above
 _MOST_VALUES = (1 << 31) - 1
 _MOST_LEVELS = 1024  # memory grows with their square
 

@@ -24,6 +24,7 @@ __all__ = ["Solution", "solve_sorted", "solve_unsorted"]
 _LARGEST_TABLE = 1 << 24  # values that one table counts exactly
 _LEAST_SHARE = 1e-8  # of f(2): an objective from f(2) - P is good to 1e-6 of itself from here on
 _ROUNDS = 64
+_GATHERED = 16  # at most one value in so many is sorted after a histogram: 24 bytes each
 
 _Atoms = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -80,9 +81,10 @@ def _solution(atoms: _Atoms, two_level: float, centre: float, s: int, tolerance:
 
 
 def solve_sorted(x: np.ndarray, s: int, tolerance: float) -> Solution:
-    """Solve from sorted values; 16 bytes a value of extra memory.
+    """Solve from sorted values; 12 bytes a value of extra memory.
 
-    Heights cancel where an outlier lies on the left; so data that does not close is solved from the right as well.
+    Heights cancel where an outlier lies on the left; so data that does not close is solved from the right as well, with
+    4 more for the mirrored copy.
 
     Args:
         x: float32 `[values]`, ascending, finite, at most 2^31 - 1, with x[-1] > x[0].
@@ -111,12 +113,15 @@ def _solve_sorted(x: np.ndarray, s: int, tolerance: float) -> Solution:
 
 
 def solve_unsorted(x: np.ndarray, s: int, tolerance: float) -> Solution | None:
-    """Solve from values in any order, sorting only those near a level; 2 MiB and a byte a value of extra memory.
+    """Solve from values in any order, sorting only those near a level.
+
+    Extra memory: 2 MiB for the table and 24 bytes for each value near a level, so at most 1.5 bytes a value; then what
+    does not grow with the values.
 
     Args:
         x, s, tolerance: as solve_sorted, in any order; at most 2^24 values.
     Returns:
-        None where more than a quarter of the values would have to be sorted, the bound stays away, or f(s) is so far
+        None where more than a sixteenth of the values would have to be sorted, the bound stays away, or f(s) is so far
         below f(2) that their difference loses it: sort then.
     """
     if len(x) > _LARGEST_TABLE:
@@ -133,7 +138,7 @@ def solve_unsorted(x: np.ndarray, s: int, tolerance: float) -> Solution | None:
     for first, stop in ranks[1:-1]:
         marked[keys[max(first, 0) : stop]] = True
     marked[keys[lo == hi]] = False
-    room = np.empty(len(x) // 4 + 1, np.float32)
+    room = np.empty(len(x) // _GATHERED + 1, np.float32)
     count = gather_marked(bits, x, marked, room)
     if count >= len(room):
         return None
