@@ -13,15 +13,15 @@ def cases():
     rows, _ = kernels.gather_rows(values, table, 64)
     ascending = kernels.sort_rows(rows)
     levels = kernels.solve_orq(ascending, table[:, 1].contiguous(), 5)
-    codes = kernels.quantize(values, levels, table, keys, False)
-    packed = kernels.pack(codes, 5)
+    packed = kernels.quantize(values, levels, table, keys, False)
+    codes = kernels.unpack(packed, 5, 300)
     ops = torch.ops.thinwire
     return {
         "gather_rows": (ops.gather_rows, (values, table, 64)),
         "sort_rows": (ops.sort_rows, (rows,)),
         "solve_orq": (ops.solve_orq, (ascending, table[:, 1].contiguous(), 5)),
         "quantize": (ops.quantize, (values, levels, table, keys, False)),
-        "dequantize": (ops.dequantize, (codes, levels, table, torch.zeros(300), True)),
+        "dequantize": (ops.dequantize, (packed, levels, table, torch.zeros(300), True)),
         "pack": (ops.pack, (codes, 5)),
         "unpack": (ops.unpack, (packed, 5, 300)),
         "checksum": (ops.checksum, (torch.zeros(64, dtype=torch.uint8),)),

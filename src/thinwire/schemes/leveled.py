@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import SchemeError
-from thinwire.kernels import dequantize, gather_rows, pack, packed_bytes, quantize, unpack
+from thinwire.kernels import dequantize, gather_rows, packed_bytes, quantize
 from thinwire.kernels.table import LENGTH
 from thinwire.levels.precision import narrow
 from thinwire.levels.rows import filled
@@ -104,14 +104,13 @@ class LeveledScheme(Scheme):
         assert plan is not None
         table, _ = group.blocks(self.block_size, message.device)
         keys = group.keys(key, self.block_size, message.device)
-        codes = quantize(message.flat, plan.levels, table, keys, self.rounding == "nearest")
-        return [plan.sent.contiguous(), pack(codes, self.level_count)]
+        packed = quantize(message.flat, plan.levels, table, keys, self.rounding == "nearest")
+        return [plan.sent.contiguous(), packed]
 
     def decode(self, parts: list[Tensor], group: Group, total: Tensor, add: bool) -> None:
         table, _ = group.blocks(self.block_size, total.device)
         sent = parts[0].view(self._sent_dtype(group)).reshape(len(table), self.sent_count)
-        codes = unpack(parts[1], self.level_count, group.values)
-        dequantize(codes, self._levels(sent, group), table, total, add)
+        dequantize(parts[1], self._levels(sent, group), table, total, add)
 
     def squared_error(self, message: Message, group: Group) -> float:
         error = _stochastic_error if self.rounding == "stochastic" else _nearest_error

@@ -1,107 +1,153 @@
-"""Packing on the CPU, group by group: Horner's rule over the 64 words of a group, vector loops over the words."""
+"""Packing on the CPU: what is the same for every level count, and the numbers that the fused kernels compile in.
+
+The kernels in kernels/round pack full groups themselves, with the layout's numbers as constants, so that LLVM unrolls
+loops over digits and makes vectors of words. Here are a group of any number of words, and the bytes of 64 words.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
 
+from thinwire.kernels.machine import load, load_word, store, store_word
 from thinwire.kernels.pack.digits import GROUP, digit_layout, packed_bytes
 from thinwire.kernels.pool import for_ranges
 
-__all__ = ["pack", "unpack"]
+__all__ = ["Recipe", "pack", "pack_group", "read_words", "recipe", "unpack", "unpack_group", "write_words"]
 
-_PART = np.uint64(1 << 31)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _pack_group(codes, base, count, bits, lanes, words, out):
-    whole, planes = bits // 8, bits % 8
-    words[:lanes] = 0
-    for i in range(count - 1, -1, -1):
-        present = min(lanes, len(codes) - i * lanes)  # the last group's last digits may be missing
-        for j in range(lanes):
-            words[j] *= base
-        for j in range(present):
-            words[j] += np.uint64(codes[i * lanes + j])
-    for t in range(whole):
-        for j in range(lanes):
-            out[j * whole + t] = np.uint8(words[j] >> np.uint64(8 * t))
-    plane_bytes = (lanes + 7) // 8
-    for t in range(planes):
-        plane = out[lanes * whole + t * plane_bytes : lanes * whole + (t + 1) * plane_bytes]
-        plane[:] = 0
-        for j in range(lanes):
-            bit = np.uint8((words[j] >> np.uint64(8 * whole + t)) & np.uint64(1))
-            plane[j >> 3] |= np.uint8(bit << (j & 7))
+_TO_TOP_BYTE = np.uint64(0x0102040810204080)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _pack(codes, base, count, bits, out, first, stop):
-    words = np.empty(GROUP, np.uint64)
-    run = GROUP * count
-    for g in range(first, stop):
-        rest = codes[g * run : (g + 1) * run]
-        lanes = min(GROUP, (len(rest) + count - 1) // count)
-        _pack_group(rest, np.uint64(base), count, bits, lanes, words, out[g * 8 * bits :])
+@dataclass(frozen=True)
+class Recipe:
+    """How vectors take a word apart: into parts of `each` digits (the last of `rest`), and a part into digits.
 
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _digits(word, base, count, magic, shift, lanes, codes):
-    """Write `count` base-`base` digits of a word below 2^31, `lanes` apart.
-
-    word // base = (word magic) >> shift exactly, with magic = ceil(2^shift / base) and shift = 32 + floor(log2 base):
-    magic base exceeds 2^shift by less than base < 2^(shift - 31), so the quotient is off by less than 1 / base.
+    Part // base = (part inverse) >> 16 exactly, with inverse = ceil(2^16 / base) = (2^16 + e) / base, because
+    part e < 2^16. Word // power = (word magic) >> (64 + shift) exactly, with power = base^each,
+    shift = ceil(log2 power) - 1 and magic = ceil(2^(64 + shift) / power) < 2^64, because the quotient is off by less
+    than 2^56 / 2^(64 + shift) < 1 / power.
     """
-    for i in range(count):
-        if i * lanes >= len(codes):
-            return
-        quotient = (word * magic) >> shift
-        codes[i * lanes] = np.uint8(word - quotient * base)
-        word = quotient
+
+    each: int
+    parts: int
+    rest: int
+    inverse: int
+    power: int
+    magic: int
+    shift: int
+
+
+@functools.cache
+def recipe(levels: int) -> Recipe:
+    digits = digit_layout(levels)
+    inverse = -(-(1 << 16) // levels)
+    excess = max(inverse * levels - (1 << 16), 1)
+    each = 1
+    while each < digits.count and (levels ** (each + 1) - 1) * excess < 1 << 16:
+        each += 1
+    if ((1 << digits.bits) - 1) * excess < 1 << 16:  # whatever the bytes, a word is a part
+        each = digits.count
+    parts = -(-digits.count // each)
+    power = levels**each
+    shift = (power - 1).bit_length() - 1
+    magic = -(-(1 << (64 + shift)) // power)
+    return Recipe(each, parts, digits.count - (parts - 1) * each, inverse, power, magic, shift)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _unpack_group(packed, base, count, bits, magic, shift, lanes, codes):
-    whole, planes = bits // 8, bits % 8
-    plane_bytes = (lanes + 7) // 8
+def pack_group(codes, base, count, bits, out):
+    """Pack a group of at most 64 words: lanes words, digit i of word j at i lanes + j, zero where there is none."""
+    lanes = (len(codes) + count - 1) // count
+    whole, planes, octets = bits >> 3, bits & 7, (lanes + 7) // 8
+    out[lanes * whole : lanes * whole + planes * octets] = 0
+    for j in range(lanes):
+        word = np.uint64(0)
+        for i in range(count - 1, -1, -1):
+            at = i * lanes + j
+            word = word * np.uint64(base) + np.uint64(codes[at] if at < len(codes) else 0)
+        for t in range(whole):
+            out[j * whole + t] = np.uint8(word >> np.uint64(8 * t))
+        for t in range(planes):
+            bit = np.uint8((word >> np.uint64(8 * whole + t)) & np.uint64(1))
+            out[lanes * whole + t * octets + (j >> 3)] |= np.uint8(bit << (j & 7))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def unpack_group(packed, base, count, bits, codes):
+    """The inverse of pack_group; codes below base whatever the bytes."""
+    lanes = (len(codes) + count - 1) // count
+    whole, planes, octets = bits >> 3, bits & 7, (lanes + 7) // 8
     for j in range(lanes):
         word = np.uint64(0)
         for t in range(whole):
             word |= np.uint64(packed[j * whole + t]) << np.uint64(8 * t)
         for t in range(planes):
-            bit = (packed[lanes * whole + t * plane_bytes + (j >> 3)] >> (j & 7)) & 1
+            bit = (packed[lanes * whole + t * octets + (j >> 3)] >> (j & 7)) & 1
             word |= np.uint64(bit) << np.uint64(8 * whole + t)
-        done = 0
-        while done < count and done * lanes + j < len(codes):
-            part, power = 0, np.uint64(1)  # as many digits as stay below 2^31
-            while done + part < count and power * base < _PART:
-                part, power = part + 1, power * base
-            rest = word // power
-            _digits(word - rest * power, base, part, magic, shift, lanes, codes[done * lanes + j :])
-            word, done = rest, done + part
+        for at in range(j, len(codes), lanes):
+            codes[at] = np.uint8(word % np.uint64(base))
+            word //= np.uint64(base)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _unpack(packed, base, count, bits, magic, shift, codes, first, stop):
-    run = GROUP * count
+def write_words(words, bits, out, at):
+    """The bytes of a full group's 64 words: whole bytes word by word, then each remaining bit as a plane of 8 bytes."""
+    whole, planes = bits >> 3, bits & 7
+    for j in range(GROUP - 8 if whole else 0):
+        store_word(out, at + j * whole, load(words, j))  # the next words overwrite what is too much
+    for j in range(GROUP - 8, GROUP):
+        for t in range(whole):
+            store(out, at + j * whole + t, np.uint8(load(words, j) >> np.uint64(8 * t)))
+    for t in range(planes):
+        for i in range(8):
+            spread = np.uint64(0)  # bit k in byte k; the product gathers them in its top byte
+            for k in range(8):
+                bit = (load(words, 8 * i + k) >> np.uint64(8 * whole + t)) & np.uint64(1)
+                spread |= bit << np.uint64(8 * k)
+            store(out, at + GROUP * whole + 8 * t + i, np.uint8((spread * _TO_TOP_BYTE) >> np.uint64(56)))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def read_words(packed, at, bits, words):
+    """The inverse of write_words."""
+    whole, planes = bits >> 3, bits & 7
+    mask = (np.uint64(1) << np.uint64(8 * whole)) - np.uint64(1)
+    for j in range(GROUP - 8 if whole else 0):
+        store(words, j, load_word(packed, at + j * whole) & mask)
+    for j in range(GROUP - 8 if whole else 0, GROUP):
+        word = np.uint64(0)
+        for t in range(whole):
+            word |= np.uint64(load(packed, at + j * whole + t)) << np.uint64(8 * t)
+        store(words, j, word)
+    for t in range(planes):
+        for i in range(8):
+            octet = np.uint64(load(packed, at + GROUP * whole + 8 * t + i))
+            for k in range(8):
+                bit = (octet >> np.uint64(k)) & np.uint64(1)
+                store(words, 8 * i + k, load(words, 8 * i + k) | (bit << np.uint64(8 * whole + t)))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _pack(codes, base, count, bits, out, first, stop):
+    run, size = GROUP * count, 8 * bits
     for g in range(first, stop):
-        rest = codes[g * run : (g + 1) * run]
-        lanes = min(GROUP, (len(rest) + count - 1) // count)
-        _unpack_group(
-            packed[g * 8 * bits :],
-            np.uint64(base),
-            count,
-            bits,
-            np.uint64(magic),
-            np.uint64(shift),
-            lanes,
-            rest,
-        )
+        pack_group(codes[g * run : (g + 1) * run], base, count, bits, out[g * size : (g + 1) * size])
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _unpack(packed, base, count, bits, codes, first, stop):
+    run, size = GROUP * count, 8 * bits
+    for g in range(first, stop):
+        unpack_group(packed[g * size : (g + 1) * size], base, count, bits, codes[g * run : (g + 1) * run])
 
 
 def pack(codes: Tensor, levels: int) -> Tensor:
-    digits = digit_layout(levels)
-    source = codes.numpy()
+    digits, source = digit_layout(levels), codes.numpy()
     out = np.empty(packed_bytes(len(source), levels), np.uint8)
     groups = -(-len(source) // (GROUP * digits.count))
     for_ranges(groups, 64, lambda a, b: _pack(source, levels, digits.count, digits.bits, out, a, b))
@@ -109,11 +155,8 @@ def pack(codes: Tensor, levels: int) -> Tensor:
 
 
 def unpack(packed: Tensor, levels: int, values: int) -> Tensor:
-    digits = digit_layout(levels)
-    source = packed.numpy()
+    digits, source = digit_layout(levels), packed.numpy()
     codes = np.empty(values, np.uint8)
-    shift = 31 + levels.bit_length()
-    magic = -(-(1 << shift) // levels)
     groups = -(-values // (GROUP * digits.count))
-    for_ranges(groups, 64, lambda a, b: _unpack(source, levels, digits.count, digits.bits, magic, shift, codes, a, b))
+    for_ranges(groups, 64, lambda a, b: _unpack(source, levels, digits.count, digits.bits, codes, a, b))
     return torch.from_numpy(codes)

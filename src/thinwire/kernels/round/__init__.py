@@ -1,4 +1,4 @@
-"""Rounding values to codes and codes back to values."""
+"""Rounding values to packed codes, and packed codes back to values."""
 
 import torch
 from torch import Tensor
@@ -10,11 +10,10 @@ __all__ = ["dequantize", "quantize"]
 
 
 def _quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool) -> Tensor:
-    count = torch.library.get_ctx().new_dynamic_size()
-    return values.new_empty(count, dtype=torch.uint8)
+    return values.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.uint8)
 
 
-def _dequantize(codes: Tensor, levels: Tensor, table: Tensor, total: Tensor, add: bool) -> None:
+def _dequantize(packed: Tensor, levels: Tensor, table: Tensor, total: Tensor, add: bool) -> None:
     return None
 
 

@@ -1,10 +1,15 @@
-"""Rounding on the CPU, a run of 256 values at a time: 128 hashes give its uniforms, and each step is a vector loop.
+"""Rounding and packing on the CPU, and back, in one pass: a stretch of codes stays in the first cache.
 
-Up to 9 levels, a kernel made for the level count holds the levels in registers and compares a value with each of them;
-beyond, passes over the run do, and from 25 levels on a binary search.
+A kernel is compiled for each level count, with its packing layout's numbers as constants: LLVM unrolls the loops over
+levels and digits and makes vectors of values and words. Random numbers come a run of 256 values at a time, from 128
+hashes. A kernel must close over numbers alone, or Numba could not find it in its cache on disk.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +17,9 @@ from numba import njit
 from numba.np.unsafe.ndarray import to_fixed_tuple
 from torch import Tensor
 
+from thinwire.kernels.machine import high_product, high_product16, load, store
+from thinwire.kernels.pack.cpu import pack_group, read_words, recipe, unpack_group, write_words
+from thinwire.kernels.pack.digits import GROUP, digit_layout, packed_bytes
 from thinwire.kernels.pool import for_ranges
 from thinwire.kernels.random.cpu import mix
 from thinwire.kernels.table import CODE, LENGTH, POSITION, START
@@ -20,8 +28,20 @@ __all__ = ["dequantize", "quantize"]
 
 _RUN = 256
 _GOLDEN = np.uint64(0x9E3779B9)
-_IN_REGISTERS = 9
-_IN_PASSES = 24
+_IN_REGISTERS = 9  # levels
+_IN_PASSES = 33
+_STRETCH = 4096  # codes, about, between rounding and packing
+_SMALLEST = 1 << 15  # values worth a thread
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _uniforms(base, low, high, u):
+    """Apart from _draw, or LLVM would multiply 64 bits."""
+    half, unit = np.float32(0.5), np.float32(2.0**-16)
+    for j in range(_RUN // 2):
+        h = mix(np.uint32(base + np.uint32(j)), low, high)
+        u[j] = (np.float32(np.int32(h & np.uint32(0xFFFF))) + half) * unit
+        u[_RUN // 2 + j] = (np.float32(np.int32(h >> np.uint32(16))) + half) * unit
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -31,138 +51,301 @@ def _draw(position, key, u):
     bits = np.uint64(key)
     low = np.uint32(bits & np.uint64(0xFFFFFFFF))
     high = np.uint32((bits >> np.uint64(32)) + np.uint64(counter >> 32) * _GOLDEN)
-    base = np.uint32(counter & 0xFFFFFFFF)
-    half, unit = np.float32(0.5), np.float32(2.0**-16)
-    for j in range(_RUN // 2):
-        h = mix(np.uint32(base + np.uint32(j)), low, high)
-        u[j] = (np.float32(np.int32(h & np.uint32(0xFFFF))) + half) * unit
-        u[_RUN // 2 + j] = (np.float32(np.int32(h >> np.uint32(16))) + half) * unit
+    _uniforms(np.uint32(counter & 0xFFFFFFFF), low, high, u)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _cut(table, b, done):
-    """The next piece of block b within one run: its place in values, in codes and in the run, and its count."""
-    position = table[b, POSITION] + done
-    inside = position & (_RUN - 1)
-    count = min(_RUN - inside, table[b, LENGTH] - done)
-    return table[b, START] + done, table[b, CODE] + done, inside, count
+def _block_of(table, code):
+    """The block that holds a code."""
+    first, stop = 0, len(table) - 1
+    while first < stop:
+        middle = (first + stop + 1) >> 1
+        if table[middle, CODE] <= code:
+            first = middle
+        else:
+            stop = middle - 1
+    return first
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _prepare(levels, block, nearest, reached, low, step):
+    """What values are compared with: inner levels, or midpoints; then NaN, which no value reaches.
+
+    A value that reaches the first k of them lies in the interval that starts at low[k] and is step[k] wide.
+    """
+    half = np.float32(0.5)
+    s = levels.shape[1]
+    reached[:] = np.nan
+    for k in range(s - 1):
+        low[k], step[k] = levels[block, k], levels[block, k + 1] - levels[block, k]
+        if nearest:
+            reached[k] = half * levels[block, k] + half * levels[block, k + 1]
+        elif k > 0:
+            reached[k - 1] = levels[block, k]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _count_reached(values, start, count, reached, stride, beyond, codes):
+    """codes[j] = how many of reached[stride - 1 :: stride] a value reaches (or is beyond), eight in registers at a time."""
+    for j in range(count):
+        store(codes, j, np.int32(0))
+    for k in range(stride - 1, len(reached), 8 * stride):
+        t = to_fixed_tuple(reached[k : k + 8 * stride : stride], 8)
+        if beyond:
+            for j in range(count):
+                x, c = load(values, start + j), load(codes, j)
+                for i in range(8):
+                    c += np.int32(x > t[i])
+                store(codes, j, c)
+        else:
+            for j in range(count):
+                x, c = load(values, start + j), load(codes, j)
+                for i in range(8):
+                    c += np.int32(x >= t[i])
+                store(codes, j, c)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _search_reached(values, start, count, reached, stride, beyond, codes):
+    """Finish a count over every stride-th, stride a power of two, by binary search: steps outside, values inside."""
+    for j in range(count):
+        store(codes, j, np.int32(load(codes, j) * stride))
+    half = stride >> 1
+    while half > 0:
+        for j in range(count):
+            c = load(codes, j)
+            x, t = load(values, start + j), load(reached, c + half - 1)
+            store(codes, j, np.int32(c + half * np.int32((x > t) if beyond else (x >= t))))
+        half >>= 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _look_up(count, low, step, codes, lows, steps):
+    for j in range(count):
+        c = load(codes, j)
+        store(lows, j, load(low, c))
+        store(steps, j, load(step, c))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _round_up(values, start, count, u, inside, lows, steps, codes):
+    """codes[j] += whether the value goes up from its lower level."""
+    for j in range(count):
+        up = load(values, start + j) - load(lows, j) > load(u, inside + j) * load(steps, j)
+        store(codes, j, np.int32(load(codes, j) + np.int32(up)))
 
 
 @functools.cache
-def _few_levels(s):
-    """A kernel for s levels: LLVM unrolls the loop over the levels and vectorizes the one over values.
-
-    It must close over the number alone, or Numba could not find it in its cache on disk.
-    """
+def _quantizer(s: int) -> Callable[..., None]:
+    """A kernel that rounds values to s levels and packs their codes."""
+    digits, r = digit_layout(s), recipe(s)
+    count, bits, each, parts, rest, power = digits.count, digits.bits, r.each, r.parts, r.rest, r.power
+    run, size = GROUP * count, 8 * digits.bits
+    stretch = max(1, _STRETCH // run) * run
+    few, one_byte, two_bytes = s <= _IN_REGISTERS, bits == 8 and parts == 1, bits == 16 and parts == 2
+    room = -(-(s - 1) // 8) * 8 if s <= _IN_PASSES else 1 << (s - 1).bit_length()
+    stride = 1 if s <= _IN_PASSES else room // 16
 
     @njit(nogil=True, cache=True, error_model="numpy")
-    def stochastic(values, levels, table, keys, codes, first, stop):
-        u = np.empty(_RUN, np.float32)
-        for b in range(first, stop):
-            level = to_fixed_tuple(levels[b], s)
-            done = 0
-            while done < table[b, LENGTH]:
-                _draw(table[b, POSITION] + done, keys[b], u)
-                start, code, inside, count = _cut(table, b, done)
-                x, v, out = values[start : start + count], u[inside : inside + count], codes[code : code + count]
-                for j in range(count):
-                    low, step, c = level[0], level[1] - level[0], np.int32(0)
-                    for k in range(1, s - 1):
-                        above = x[j] >= level[k]
-                        low = level[k] if above else low
-                        step = level[k + 1] - level[k] if above else step
-                        c += np.int32(above)
-                    out[j] = np.uint8(c + np.int32((x[j] - low) > v[j] * step))
-                done += count
+    def quantize(values, levels, table, keys, nearest, packed, first, stop):
+        half = np.float32(0.5)
+        u, rounded = np.empty(_RUN, np.float32), np.empty(_RUN, np.int32)
+        codes = np.empty(stretch, np.uint8)
+        reached, low, step = np.empty(room, np.float32), np.zeros(room + 1, np.float32), np.zeros(room + 1, np.float32)
+        lows, steps = np.empty(_RUN, np.float32), np.empty(_RUN, np.float32)
+        part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
+        block, drawn_run, drawn_key, prepared = _block_of(table, first), -1, np.int64(0), -1
+        for begin in range(first, stop, stretch):
+            end = min(begin + stretch, stop)
+            at = begin
+            while at < end:
+                while at >= table[block, CODE] + table[block, LENGTH]:
+                    block += 1
+                done = at - table[block, CODE]
+                position, start = table[block, POSITION] + done, table[block, START] + done
+                inside = position & (_RUN - 1)
+                n = min(min(_RUN - inside, table[block, LENGTH] - done), end - at)
+                if not nearest and (drawn_run != position >> 8 or drawn_key != keys[block]):
+                    _draw(position, keys[block], u)
+                    drawn_run, drawn_key = position >> 8, keys[block]
+                if few:
+                    level = to_fixed_tuple(levels[block], s)
+                    if nearest:
+                        for j in range(n):
+                            x, c = load(values, start + j), np.int32(0)
+                            for k in range(s - 1):
+                                c += np.int32(x > half * level[k] + half * level[k + 1])
+                            store(rounded, j, c)
+                    else:
+                        for j in range(n):
+                            x, lo, width, c = load(values, start + j), level[0], level[1] - level[0], np.int32(0)
+                            for k in range(1, s - 1):
+                                above = x >= level[k]
+                                lo = level[k] if above else lo
+                                width = level[k + 1] - level[k] if above else width
+                                c += np.int32(above)
+                            store(rounded, j, c + np.int32(x - lo > load(u, inside + j) * width))
+                else:
+                    if prepared != block:
+                        _prepare(levels, block, nearest, reached, low, step)
+                        prepared = block
+                    _count_reached(values, start, n, reached, stride, nearest, rounded)
+                    if stride > 1:
+                        _search_reached(values, start, n, reached, stride, nearest, rounded)
+                    if not nearest:
+                        _look_up(n, low, step, rounded, lows, steps)
+                        _round_up(values, start, n, u, inside, lows, steps, rounded)
+                for j in range(n):
+                    store(codes, at - begin + j, np.uint8(load(rounded, j)))
+                at += n
+            full = (end - begin) // run
+            to = begin // run * size
+            for g in range(full):
+                for p in range(parts - 1):
+                    place = g * run + p * each * GROUP
+                    for j in range(GROUP):
+                        d = np.uint16(load(codes, place + (each - 1) * GROUP + j))
+                        for i in range(each - 2, -1, -1):
+                            d = np.uint16(np.uint16(d * np.uint16(s)) + load(codes, place + i * GROUP + j))
+                        store(part, p * GROUP + j, d)
+                place = g * run + (parts - 1) * each * GROUP
+                for j in range(GROUP):
+                    d = np.uint16(load(codes, place + (rest - 1) * GROUP + j))
+                    for i in range(rest - 2, -1, -1):
+                        d = np.uint16(np.uint16(d * np.uint16(s)) + load(codes, place + i * GROUP + j))
+                    if one_byte:
+                        store(packed, to + g * size + j, np.uint8(d))
+                    else:
+                        store(part, (parts - 1) * GROUP + j, d)
+                if two_bytes:
+                    for j in range(GROUP):
+                        d = np.uint16(load(part, j) + np.uint16(load(part, GROUP + j) * np.uint16(power)))
+                        store(packed, to + g * size + 2 * j, np.uint8(d))
+                        store(packed, to + g * size + 2 * j + 1, np.uint8(d >> np.uint16(8)))
+                elif not one_byte:
+                    for j in range(GROUP):
+                        word = np.uint64(load(part, (parts - 1) * GROUP + j))
+                        for p in range(parts - 2, -1, -1):
+                            word = word * np.uint64(power) + np.uint64(load(part, p * GROUP + j))
+                        store(words, j, word)
+                    write_words(words, bits, packed, to + g * size)
+            if full * run < end - begin:
+                pack_group(codes[full * run : end - begin], s, count, bits, packed[to + full * size :])
 
-    return stochastic
+    return quantize
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _in_passes(x, levels, u, codes):
-    low, step = np.empty(_RUN, np.float32), np.empty(_RUN, np.float32)
-    for j in range(len(x)):
-        low[j], step[j], codes[j] = levels[0], levels[1] - levels[0], 0
-    for k in range(1, len(levels) - 1):
-        level, width = levels[k], levels[k + 1] - levels[k]
-        for j in range(len(x)):
-            above = x[j] >= level  # unconditional stores of selects: LLVM makes vector blends of them
-            low[j] = level if above else low[j]
-            step[j] = width if above else step[j]
-            codes[j] += above
-    for j in range(len(x)):
-        codes[j] += (x[j] - low[j]) > u[j] * step[j]
+@functools.cache
+def _dequantizer(s: int) -> Callable[..., None]:
+    """A kernel that unpacks codes of s levels and writes or adds their levels."""
+    digits, r = digit_layout(s), recipe(s)
+    count, bits, each, parts, rest = digits.count, digits.bits, r.each, r.parts, r.rest
+    power, magic, shift, inverse = r.power, np.uint64(r.magic), r.shift, r.inverse
+    run, size = GROUP * count, 8 * digits.bits
+    stretch = max(1, _STRETCH // run) * run
+    few, one_byte, two_bytes = s <= _IN_REGISTERS, bits == 8 and parts == 1, bits == 16 and parts == 2
+    about = (1 << 16) // power
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def dequantize(packed, levels, table, total, add, first, stop):
+        codes = np.empty(stretch, np.uint8)
+        part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
+        block = _block_of(table, first)
+        for begin in range(first, stop, stretch):
+            end = min(begin + stretch, stop)
+            full = (end - begin) // run
+            to = begin // run * size
+            for g in range(full):
+                if one_byte:
+                    for j in range(GROUP):
+                        store(part, j, np.uint16(load(packed, to + g * size + j)))
+                elif two_bytes:
+                    for j in range(GROUP):
+                        d = np.uint16(load(packed, to + g * size + 2 * j))
+                        d |= np.uint16(np.uint16(load(packed, to + g * size + 2 * j + 1)) << np.uint16(8))
+                        q = high_product16(d, np.uint16(about))  # at most one too small
+                        d = np.uint16(d - np.uint16(q * np.uint16(power)))
+                        more = d >= np.uint16(power)
+                        store(part, j, np.uint16(d - np.uint16(power)) if more else d)
+                        store(part, GROUP + j, np.uint16(q + np.uint16(more)))
+                else:
+                    read_words(packed, to + g * size, bits, words)
+                    if parts == 1:
+                        for j in range(GROUP):
+                            store(part, j, np.uint16(load(words, j)))
+                    else:
+                        for j in range(GROUP):
+                            word = load(words, j)
+                            for p in range(parts):
+                                quotient = high_product(word, np.uint64(magic)) >> np.uint64(shift)
+                                store(part, p * GROUP + j, np.uint16(word - quotient * np.uint64(power)))
+                                word = quotient
+                for p in range(parts - 1):
+                    place = g * run + p * each * GROUP
+                    for j in range(GROUP):
+                        d = load(part, p * GROUP + j)
+                        for i in range(each):
+                            q = high_product16(d, np.uint16(inverse))
+                            store(codes, place + i * GROUP + j, np.uint8(d - np.uint16(q * np.uint16(s))))
+                            d = q
+                place = g * run + (parts - 1) * each * GROUP
+                for j in range(GROUP):
+                    d = load(part, (parts - 1) * GROUP + j)
+                    for i in range(rest):
+                        q = high_product16(d, np.uint16(inverse))
+                        store(codes, place + i * GROUP + j, np.uint8(d - np.uint16(q * np.uint16(s))))
+                        d = q
+            if full * run < end - begin:
+                unpack_group(packed[to + full * size :], s, count, bits, codes[full * run : end - begin])
+            at = begin
+            while at < end:
+                while at >= table[block, CODE] + table[block, LENGTH]:
+                    block += 1
+                done = at - table[block, CODE]
+                start = table[block, START] + done
+                n = min(table[block, LENGTH] - done, end - at)
+                if few:
+                    level = to_fixed_tuple(levels[block], s)
+                    if add:
+                        for j in range(n):
+                            c, value = np.float32(load(codes, at - begin + j)), level[0]
+                            for k in range(1, s):
+                                value = level[k] if c >= np.float32(k) else value
+                            store(total, start + j, load(total, start + j) + value)
+                    else:
+                        for j in range(n):
+                            c, value = np.float32(load(codes, at - begin + j)), level[0]
+                            for k in range(1, s):
+                                value = level[k] if c >= np.float32(k) else value
+                            store(total, start + j, value)
+                else:
+                    row = levels[block]
+                    for j in range(n):
+                        value = load(row, np.int64(load(codes, at - begin + j)))
+                        store(total, start + j, load(total, start + j) + value if add else value)
+                at += n
+
+    return dequantize
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _by_search(x, levels, u, codes):
-    for j in range(len(x)):
-        first, stop = 1, len(levels) - 1
-        while first < stop:
-            middle = (first + stop) >> 1
-            if x[j] >= levels[middle]:
-                first = middle + 1
-            else:
-                stop = middle
-        low, step = levels[first - 1], levels[first] - levels[first - 1]
-        codes[j] = first - 1 + ((x[j] - low) > u[j] * step)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _many_levels(values, levels, table, keys, codes, first, stop):
-    u = np.empty(_RUN, np.float32)
-    for b in range(first, stop):
-        done = 0
-        while done < table[b, LENGTH]:
-            _draw(table[b, POSITION] + done, keys[b], u)
-            start, code, inside, count = _cut(table, b, done)
-            x, out = values[start : start + count], codes[code : code + count]
-            if levels.shape[1] <= _IN_PASSES:
-                _in_passes(x, levels[b], u[inside:], out)
-            else:
-                _by_search(x, levels[b], u[inside:], out)
-            done += count
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _nearest(values, levels, table, codes, first, stop):
-    half = np.float32(0.5)
-    for b in range(first, stop):
-        length = table[b, LENGTH]
-        x = values[table[b, START] : table[b, START] + length]
-        out = codes[table[b, CODE] : table[b, CODE] + length]
-        out[:] = 0
-        for k in range(levels.shape[1] - 1):
-            midpoint = half * levels[b, k] + half * levels[b, k + 1]
-            for j in range(length):
-                out[j] += x[j] > midpoint
+def _for_codes(values: int, s: int, run: Callable[[int, int], Any]) -> None:
+    """Call run(first, stop) on ranges of codes that start at a group's border, over our threads."""
+    group = GROUP * digit_layout(s).count
+    groups = -(-values // group)
+    for_ranges(groups, -(-_SMALLEST // group), lambda a, b: run(a * group, min(b * group, values)))
 
 
 def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool) -> Tensor:
     x, b, cuts, streams = values.numpy(), levels.numpy(), table.numpy(), keys.numpy()
-    codes = np.empty(int(table[:, LENGTH].sum()), np.uint8)
-    if nearest:
-        for_ranges(len(cuts), 16, lambda i, j: _nearest(x, b, cuts, codes, i, j))
-    else:
-        s = levels.shape[1]
-        stochastic = _few_levels(s) if s <= _IN_REGISTERS else _many_levels
-        for_ranges(len(cuts), 16, lambda i, j: stochastic(x, b, cuts, streams, codes, i, j))
-    return torch.from_numpy(codes)
+    s, count = levels.shape[1], int(table[:, LENGTH].sum())
+    packed = np.empty(packed_bytes(count, s), np.uint8)
+    kernel = _quantizer(s)
+    _for_codes(count, s, lambda i, j: kernel(x, b, cuts, streams, nearest, packed, i, j))
+    return torch.from_numpy(packed)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _dequantize(codes, levels, table, total, add, first, stop):
-    for b in range(first, stop):
-        start, code = table[b, START], table[b, CODE]
-        level = levels[b]
-        if add:
-            for j in range(table[b, LENGTH]):
-                total[start + j] += level[codes[code + j]]
-        else:
-            for j in range(table[b, LENGTH]):
-                total[start + j] = level[codes[code + j]]
-
-
-def dequantize(codes: Tensor, levels: Tensor, table: Tensor, total: Tensor, add: bool) -> None:
-    c, b, cuts, out = codes.numpy(), levels.numpy(), table.numpy(), total.numpy()
-    for_ranges(len(cuts), 16, lambda i, j: _dequantize(c, b, cuts, out, add, i, j))
+def dequantize(packed: Tensor, levels: Tensor, table: Tensor, total: Tensor, add: bool) -> None:
+    c, b, cuts, out = packed.numpy(), levels.numpy(), table.numpy(), total.numpy()
+    s, count = levels.shape[1], int(table[:, LENGTH].sum())
+    kernel = _dequantizer(s)
+    _for_codes(count, s, lambda i, j: kernel(c, b, cuts, out, add, i, j))

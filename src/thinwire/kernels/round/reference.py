@@ -1,8 +1,9 @@
-"""From values to codes under given levels, and back."""
+"""From values to packed codes under given levels, and back."""
 
 import torch
 from torch import Tensor
 
+from thinwire.kernels.pack.reference import pack, unpack
 from thinwire.kernels.random.reference import random_bits
 from thinwire.kernels.table import CODE, LENGTH, POSITION, START
 
@@ -26,7 +27,7 @@ def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, neares
         keys: int64 `[blocks]`, the stream key of each block's segment.
         nearest: round to the nearest level instead of stochastically.
     Returns:
-        codes, uint8 `[sum of the block lengths]`.
+        The codes packed (kernels/pack), uint8 `[packed_bytes(sum of the block lengths, s)]`.
     """
     block = torch.repeat_interleave(torch.arange(len(table), device=table.device), table[:, LENGTH])
     within = torch.arange(len(block), device=table.device) - table[block, CODE]
@@ -36,7 +37,7 @@ def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, neares
         codes = torch.zeros_like(block)
         for k in range(midpoints.shape[1]):
             codes += x > midpoints[block, k]
-        return codes.to(torch.uint8)
+        return pack(codes.to(torch.uint8), levels.shape[1])
     codes = torch.zeros_like(block)
     for k in range(1, levels.shape[1] - 1):
         codes += x >= levels[block, k]
@@ -44,14 +45,14 @@ def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, neares
     bits = random_bits(table[block, POSITION] + within, keys[block])
     u = (bits.to(torch.float32) + 0.5) * 2.0**-16
     codes += (x - low) > u * (high - low)
-    return codes.to(torch.uint8)
+    return pack(codes.to(torch.uint8), levels.shape[1])
 
 
-def dequantize(codes: Tensor, levels: Tensor, table: Tensor, total: Tensor, add: bool) -> None:
-    """Write (or add) each code's level to its value's place in `total`, in place.
+def dequantize(packed: Tensor, levels: Tensor, table: Tensor, total: Tensor, add: bool) -> None:
+    """Unpack codes and write (or add) each one's level to its value's place in `total`, in place.
 
     Args:
-        codes: uint8 `[sum of the block lengths]`, each below s.
+        packed: as quantize returns it, uint8.
         levels: float32 `[blocks, s]`.
         table: block table, int64 `[blocks, 4]`.
         total: float32 or float64 `[values]`.
@@ -60,5 +61,6 @@ def dequantize(codes: Tensor, levels: Tensor, table: Tensor, total: Tensor, add:
     block = torch.repeat_interleave(torch.arange(len(table), device=table.device), table[:, LENGTH])
     within = torch.arange(len(block), device=table.device) - table[block, CODE]
     place = table[block, START] + within
+    codes = unpack(packed, levels.shape[1], len(block))
     decoded = levels[block, codes.to(torch.int64)].to(total.dtype)
     total[place] = total[place] + decoded if add else decoded
