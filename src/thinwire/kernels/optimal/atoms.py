@@ -122,8 +122,10 @@ def height_error(N, S, lo, hi, centre):
     Exact terms for up to 2^13 atoms; of more, runs of n / 2^12 atoms are bounded together.
     """
     first, stop = 0, len(lo)
+    values, whole = np.float64(N[stop]), S[stop]
     left, right = np.float64(lo[0]) - centre, np.float64(hi[stop - 1]) - centre
-    slope = (abs(N[stop] * right) + abs(S[stop])) / (right - left)
+    rise = (abs(values * right) + abs(whole)) / (right - left)
+    fall = (abs(values * left) + abs(whole)) / (right - left)
     while np.float64(hi[first]) - centre <= left:
         first += 1
     while np.float64(lo[stop - 1]) - centre >= right:
@@ -134,7 +136,10 @@ def height_error(N, S, lo, hi, centre):
         a, b = np.float64(lo[i]) - centre, np.float64(hi[j - 1]) - centre
         far = max(-a, b)
         sums = max(abs(S[i]), abs(S[j])) + (N[j - 1] - N[i]) * far
-        most = max(most, slope * (b - left) + N[j] * far + sums)
+        if values * a < whole:
+            most = max(most, rise * (b - left) + N[j] * far + sums)
+        if values * b >= whole:
+            most = max(most, fall * (right - a) + (values - N[i]) * far + abs(whole) + sums)
     return 16 * 2.0**-53 * most
 
 

@@ -22,25 +22,31 @@ _SHRINK = 64.0  # of count * width^2 in a round: blocks a quarter as wide
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _height(i, N, S, lo, centre, slope, left):
-    """h at the lower edge of atom i."""
-    t = np.float64(lo[i]) - centre
-    return slope * (t - left) - (N[i] * t - S[i])
+def _height(t, count, total, chord):
+    """h at t, below which there are `count` values of this sum, or on the line that h follows there.
+
+    Seen from the end on whose side of the mean t lies: there, the terms that cancel are small.
+    """
+    values, whole, left, right, rise, fall = chord
+    if values * t < whole:
+        return rise * (t - left) - (count * t - total)
+    return fall * (right - t) - ((whole - total) - (values - count) * t)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _polish(v, N, S, lo, centre, slope, left, right, sweeps):
+def _polish(v, N, S, lo, centre, chord, sweeps):
     """Move each vertex in turn to the best place between its neighbours, in place; return P.
 
     v holds atoms' lower edges, len(lo) for the right end. The best place is where h is farthest above the chord of the
     neighbours: where N passes the chord's slope (found by bisection; its two neighbours guard against rounding).
     """
     n, s = len(lo), len(v)
+    _, _, left, right, rise, _ = chord
     p, h = np.empty(s), np.zeros(s)
     for k in range(s):
         p[k] = left if v[k] == 0 else right if v[k] == n else np.float64(lo[v[k]]) - centre
         if 0 < v[k] < n:
-            h[k] = _height(v[k], N, S, lo, centre, slope, left)
+            h[k] = _height(p[k], N[v[k]], S[v[k]], chord)
     for _ in range(sweeps):
         moved = False
         for k in range(1, s - 1):
@@ -50,14 +56,14 @@ def _polish(v, N, S, lo, centre, slope, left, right, sweeps):
             i, j = v[k - 1], v[k + 1]
             while j - i > 1:
                 middle = (i + j) >> 1
-                if N[middle] <= slope - tilt:
+                if N[middle] <= rise - tilt:
                     i = middle
                 else:
                     j = middle
             best = h[k] - tilt * (p[k] - p[k - 1])
             for c in range(max(i - 1, v[k - 1] + 1, 1), min(i + 3, v[k + 1])):
                 t = np.float64(lo[c]) - centre
-                height = _height(c, N, S, lo, centre, slope, left)
+                height = _height(t, N[c], S[c], chord)
                 if height - tilt * (t - p[k - 1]) > best:
                     best, v[k], p[k], h[k], moved = height - tilt * (t - p[k - 1]), c, t, height, True
         if not moved:
@@ -95,17 +101,18 @@ def _place(path, p, kinks, starts, lo, centre, v):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _kinks(starts, N, S, lo, hi, centre, slope, left, right):
+def _kinks(starts, N, S, lo, hi, centre, chord):
     """Positions and heights of the outer chain: the left end, each block's mean, the right end; then PAD zeros."""
     blocks = len(starts) - 1
     p, h = np.zeros(blocks + 2 + PAD), np.zeros(blocks + 2 + PAD)
-    p[0], p[blocks + 1] = left, right
+    values, whole, p[0], p[blocks + 1], _, _ = chord
     for b in range(blocks):
         i, j = starts[b], starts[b + 1]
         first, last = np.float64(lo[i]) - centre, np.float64(hi[j - 1]) - centre
         t = min(max((S[j] - S[i]) / (N[j] - N[i]), first), last)
         p[b + 1] = t
-        h[b + 1] = max(slope * (t - left) - (N[i] * t - S[i]), 0.0)
+        edge = i if values * t < whole else j
+        h[b + 1] = max(_height(t, N[edge], S[edge], chord), 0.0)
     return p, h
 
 
@@ -240,19 +247,20 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds, curve):
     """
     n = len(lo)
     left, right = np.float64(lo[0]) - centre, np.float64(hi[n - 1]) - centre
-    slope = (N[n] * right - S[n]) / (right - left)
+    rise, fall = (N[n] * right - S[n]) / (right - left), (S[n] - N[n] * left) / (right - left)
+    chord = np.float64(N[n]), S[n], left, right, rise, fall  # what heights are made of: rise and fall of G's chord
     starts, limit = _first_blocks(N, lo, hi, wanted)
     ranks, kept = np.empty((s, 2), np.int64), np.empty((s, 2), np.int64)
     ranks[:, 0], ranks[:, 1] = -1, n + 1
     v, best, path = np.zeros(s, np.int64), np.zeros(s, np.int64), np.zeros(s, np.int64)
     best[s - 1] = n
     few, many = np.int64(2), np.int64(8)  # sweeps; literals would compile a polish each
-    found = _polish(best, N, S, lo, centre, slope, left, right, few) if s == 3 else 0.0  # one free level: the optimum
+    found = _polish(best, N, S, lo, centre, chord, few) if s == 3 else 0.0  # one free level: the optimum
     bound = np.inf
     offset = np.zeros(s + 1, np.int64)
     for step in range(rounds):
         kinks = len(starts) + 1
-        p, h = _kinks(starts, N, S, lo, hi, centre, slope, left, right)
+        p, h = _kinks(starts, N, S, lo, hi, centre, chord)
         window, ordered = _windows(ranks, starts, kinks, n)
         if not ordered:  # rounding has lost a level
             break
@@ -261,7 +269,7 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds, curve):
         gains = forward(p, h, kinks, window, offset)
         bound = min(bound, trace(p, h, window, offset, gains, window, path))
         _place(path, p, kinks, starts, lo, centre, v)
-        gain = _polish(v, N, S, lo, centre, slope, left, right, many)
+        gain = _polish(v, N, S, lo, centre, chord, many)
         if gain > found:
             found = gain
             v, best = best, v
@@ -270,7 +278,7 @@ def solve_chain(N, S, lo, hi, centre, s, tolerance, wanted, rounds, curve):
             for q in range(s - 1, 2, -1):
                 curve[1, q] = trace(p, h, window, offset, gains, between(path, q, kinks), path[:q])
                 _place(path[:q], p, kinks, starts, lo, centre, v[:q])
-                curve[0, q] = _polish(v[:q], N, S, lo, centre, slope, left, right, few)
+                curve[0, q] = _polish(v[:q], N, S, lo, centre, chord, few)
         if bound - found <= tolerance:
             break
         if not backward(p, h, kinks, window, offset, gains, found - 0.25 * tolerance, kept):

@@ -22,7 +22,7 @@ def _optimal(rows, lengths, s, wanted, rounds, out, first, stop):
         last = len(x) - 1
         out[b] = x[0]
         if x[last] > x[0]:
-            # heights cancel least where most values lie on the left
+            # sums lose least where most values lie on the left
             flip = x[last >> 1] - x[0] > x[last] - x[last >> 1]
             if flip:
                 x = (-x[::-1]).copy()

@@ -83,8 +83,8 @@ def _solution(atoms: _Atoms, two_level: float, centre: float, s: int, tolerance:
 def solve_sorted(x: np.ndarray, s: int, tolerance: float) -> Solution:
     """Solve from sorted values; 12 bytes a value of extra memory.
 
-    Heights cancel where an outlier lies on the left; so data that does not close is solved from the right as well, with
-    4 more for the mirrored copy.
+    Sums from the left lose what lies beyond an outlier there; so data that does not close is solved from the right as
+    well, with 4 more for the mirrored copy.
 
     Args:
         x: float32 `[values]`, ascending, finite, at most 2^31 - 1, with x[-1] > x[0].
@@ -101,7 +101,7 @@ def solve_sorted(x: np.ndarray, s: int, tolerance: float) -> Solution:
 
 
 def _solve_sorted(x: np.ndarray, s: int, tolerance: float) -> Solution:
-    """Solve from the left, with the objective by its definition: f(2) - P cancels where f(s) is far below f(2)."""
+    """Sum from the left; the objective by its definition: f(2) - P cancels where f(s) is far below f(2)."""
     centre = _centre(x[0], x[-1])
     N, S, two_level = value_atoms(x, centre)
     solution, _ = _solution((N, S, x, x), two_level, centre, s, tolerance)
