@@ -54,22 +54,22 @@ def operations(values: int) -> dict[str, Callable[[], object]]:
     table, _ = kernels.block_table([(0, values)], BLOCK)
     keys = torch.zeros(len(table), dtype=torch.int64)
     total = torch.zeros(values)
-    rows, _ = kernels.gather_rows(x, table, BLOCK)
-    ascending = kernels.sort_rows(rows)
     timed: dict[str, Callable[[], object]] = {
         "np.copyto": lambda: np.copyto(out, array),
         "np.sort rows": lambda: np.sort(grid, axis=1),
-        "gather rows": lambda: kernels.gather_rows(x, table, BLOCK),
         "checksum": lambda: kernels.checksum(x.view(torch.uint8)),
     }
+    for name in ("two_means", "clipped_pair", "full_range", "mean_magnitude", "root_energy"):
+        solve = getattr(kernels, f"solve_{name}")
+        timed[f"solve {name.replace('_', ' ')}"] = lambda solve=solve: solve(x, table)
     for s in (3, 5, 9, 17):
-        levels = kernels.solve_orq(ascending, table[:, 1], s)
+        levels = kernels.solve_orq(x, table, s)
         codes = kernels.quantize(x, levels, table, keys, False)
         packed = kernels.pack(codes, s)
         frame = thinwire.encode([x], thinwire.ORQ(levels=s))
         layout = thinwire.inspect(frame).segments
         timed |= {
-            f"solve orq-{s}": lambda s=s: kernels.solve_orq(ascending, table[:, 1], s),
+            f"solve orq-{s}": lambda s=s: kernels.solve_orq(x, table, s),
             f"quantize {s}": lambda levels=levels: kernels.quantize(x, levels, table, keys, False),
             f"pack {s}": lambda codes=codes, s=s: kernels.pack(codes, s),
             f"unpack {s}": lambda packed=packed, s=s: kernels.unpack(packed, s, values),

@@ -7,6 +7,7 @@ from tests.kernels.data import BLOCK_SIZES, cut, hostile_values
 
 from thinwire import kernels
 from thinwire.errors import BackendError
+from thinwire.kernels.pool import for_ranges
 
 COUNTS = (0, 1, 2, 63, 64, 65, 127, 2047, 2048, 2049, 4099)
 
@@ -28,29 +29,16 @@ def same(a, b):
 
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize("seed", range(12))
-def test_gather_sort_solve_round_and_back(seed, block_size):
+def test_solve_round_and_back(seed, block_size):
     count = 3 * block_size + 1 + seed
     values = hostile_values(count, seed)
     table = cut([count - 2, 0, 2], block_size)
     keys = torch.arange(len(table)) * 0x1234567_89ABCDEF
-    reference, cpu = both(kernels.gather_rows, values, table, block_size)
-    assert same(reference, cpu)
-    rows, cpu_rows = both(kernels.sort_rows, cpu[0])
-    assert torch.equal(rows, cpu_rows)  # the order of equal values may differ, their bits do not: no negative zeros
     for levels in (3, 5, 9, 33):
-        solved, cpu_solved = both(kernels.solve_orq, rows, table[:, 1], levels)
+        solved, cpu_solved = both(kernels.solve_orq, values, table, levels)
         assert same(solved, cpu_solved)
         for nearest in (False, True):
             assert same(*both(kernels.quantize, values, solved, table, keys, nearest))
-
-
-def test_non_finite_blocks_are_marked_and_zeroed():
-    values = torch.ones(10)
-    values[3], values[6] = float("nan"), float("inf")
-    values[9] = 2.0**127
-    for rows, finite in both(kernels.gather_rows, values, cut([10], 2), 2):
-        assert finite.tolist() == [True, False, True, False, False]
-        assert rows.tolist() == [[1, 1], [0, 0], [1, 1], [0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -70,14 +58,23 @@ def test_results_do_not_depend_on_the_number_of_threads():
     try:
         for threads in (1, 2, 5):
             kernels.set_threads(threads)
-            rows, finite = kernels.gather_rows(values, table, 512)
-            levels = kernels.solve_orq(kernels.sort_rows(rows), table[:, 1], 9)
+            levels = kernels.solve_orq(values, table, 9)
             packed = kernels.quantize(values, levels, table, keys, False)
-            results.append((rows, finite, levels, packed, kernels.checksum(packed[: len(packed) // 4 * 4])))
+            results.append((levels, packed, kernels.checksum(packed[: len(packed) // 4 * 4])))
     finally:
         kernels.set_threads(before)
     assert same(results[0], results[1])
     assert same(results[0], results[2])
+
+
+def test_ranges_within_ranges_end():
+    before, done = kernels.threads(), []
+    try:
+        kernels.set_threads(2)
+        for_ranges(4, 1, lambda a, b: for_ranges(b - a, 1, lambda c, d: done.extend(range(a + c, a + d))))
+    finally:
+        kernels.set_threads(before)
+    assert sorted(done) == [0, 1, 2, 3]
 
 
 def test_an_explicit_backend_that_cannot_run_says_which_can():

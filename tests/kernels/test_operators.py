@@ -10,16 +10,20 @@ from thinwire import kernels
 def cases():
     values, table = hostile_values(300, 0), cut([200, 100], 64)
     keys = torch.arange(len(table))
-    rows, _ = kernels.gather_rows(values, table, 64)
-    ascending = kernels.sort_rows(rows)
-    levels = kernels.solve_orq(ascending, table[:, 1].contiguous(), 5)
+    levels = kernels.solve_orq(values, table, 5)
     packed = kernels.quantize(values, levels, table, keys, False)
     codes = kernels.unpack(packed, 5, 300)
     ops = torch.ops.thinwire
     return {
-        "gather_rows": (ops.gather_rows, (values, table, 64)),
-        "sort_rows": (ops.sort_rows, (rows,)),
-        "solve_orq": (ops.solve_orq, (ascending, table[:, 1].contiguous(), 5)),
+        "solve_clipped_pair": (ops.solve_clipped_pair, (values, table)),
+        "solve_full_range": (ops.solve_full_range, (values, table)),
+        "solve_largest_magnitude": (ops.solve_largest_magnitude, (values, table)),
+        "solve_mean_magnitude": (ops.solve_mean_magnitude, (values, table)),
+        "solve_orq": (ops.solve_orq, (values, table, 5)),
+        "solve_quantiles": (ops.solve_quantiles, (values, table, 5)),
+        "solve_root_energy": (ops.solve_root_energy, (values, table)),
+        "solve_two_means": (ops.solve_two_means, (values, table)),
+        "solve_within_deviations": (ops.solve_within_deviations, (values, table, 2.5)),
         "quantize": (ops.quantize, (values, levels, table, keys, False)),
         "dequantize": (ops.dequantize, (packed, levels, table, torch.zeros(300), True)),
         "pack": (ops.pack, (codes, 5)),

@@ -14,23 +14,23 @@ from tests import oracles
 from tests.strategies import KINDS, block, blocks
 
 from thinwire import levels as solvers
+from thinwire.kernels import block_table
 
-WIDTH = 64
-BITS = min(62 - WIDTH.bit_length(), 52)  # of the fixed-point sums at this width; differences are float64
+MOST_VALUES = 64
+BITS = min(62 - MOST_VALUES.bit_length(), 52)  # of the fixed-point sums, at most 52; differences are float64
 
 quick = settings(max_examples=100, deadline=None)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def as_rows(x: np.ndarray, width: int = WIDTH) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = np.full((1, max(width, len(x))), np.inf, dtype=np.float32)
-    rows[0, : len(x)] = x
-    return torch.from_numpy(rows), torch.tensor([len(x)])
+def as_block(x: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and block table of one block."""
+    return torch.from_numpy(x), block_table([(0, len(x))], None)[0]
 
 
 def solve(solver, x: np.ndarray, *options) -> list[float]:
     """Levels of one block, after a check that they are finite and ascending."""
-    found = solver(*as_rows(x), *options)[0].tolist()
+    found = solver(*as_block(x), *options)[0].tolist()
     assert all(np.isfinite(found))
     assert found == sorted(found)
     return found
@@ -224,7 +224,7 @@ def test_sign_scale_is_the_mean_magnitude_and_no_other_is_better(x):
 @quick
 @given(blocks(), st.sampled_from([2, 3, 4, 5, 9, 16, 256]))
 def test_evenly_spaced_levels_are_even_to_one_rounding(x, levels):
-    low, high = solvers.full_range(*as_rows(x)).unbind(1)
+    low, high = solvers.full_range(*as_block(x)).unbind(1)
     assert (low.item(), high.item()) == (x.min(), x.max())
     found = oracles.exact(solvers.evenly_spaced(low, high, levels)[0].tolist())
     first, last = found[0], found[-1]
@@ -239,10 +239,10 @@ def test_evenly_spaced_levels_are_even_to_one_rounding(x, levels):
 @given(blocks())
 def test_symmetric_ranges(x):
     values = [abs(v) for v in oracles.exact(x)]
-    largest = solvers.largest_magnitude(*as_rows(x)).item()
+    largest = solvers.largest_magnitude(*as_block(x)).item()
     assert Fraction(largest) == max(values)
     energy = sum((v * v for v in values), Fraction(0))
-    norm = Fraction(solvers.root_energy(*as_rows(x)).item())
+    norm = Fraction(solvers.root_energy(*as_block(x)).item())
     ulp = oracles.ulp32(norm)
     assert max(norm - ulp, Fraction(0)) ** 2 <= energy <= (norm + ulp) ** 2
     assert norm >= max(values)
@@ -251,16 +251,16 @@ def test_symmetric_ranges(x):
 @quick
 @given(blocks(), st.sampled_from([0.5, 2.5, 10.0]))
 def test_terngrad_never_exceeds_the_largest_magnitude(x, clip):
-    largest = solvers.largest_magnitude(*as_rows(x)).item()
-    assert 0 <= solvers.within_deviations(*as_rows(x), clip).item() <= largest
-    assert solvers.within_deviations(*as_rows(x), None).item() == largest
+    largest = solvers.largest_magnitude(*as_block(x)).item()
+    assert 0 <= solvers.within_deviations(*as_block(x), clip).item() <= largest
+    assert solvers.within_deviations(*as_block(x), None).item() == largest
 
 
 @quick
 @given(blocks(max_values=30), st.sampled_from([3, 5, 9]))
 def test_qsgd_error_is_within_the_bound(x, levels):
     """sum E (Q(x) - x)^2 <= min(n D^2 / 4, D sum |x|), D the step (docs/math.md, section 7)."""
-    largest = solvers.largest_magnitude(*as_rows(x))[:, 0]
+    largest = solvers.largest_magnitude(*as_block(x))[:, 0]
     b = solvers.evenly_spaced(-largest, largest, levels)[0].tolist()
     step = max(Fraction(hi) - Fraction(lo) for lo, hi in pairwise(b))
     mass = sum((abs(v) for v in oracles.exact(x)), Fraction(0))
@@ -309,15 +309,14 @@ def test_scaling_by_a_power_of_two_scales_the_levels(name, x, power):
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-@given(x=blocks(), others=blocks(), width=st.sampled_from([60, 61, 100]))
+@given(x=blocks(), others=blocks())
 @settings(max_examples=40, deadline=None)
-def test_rows_do_not_touch_one_another(name, x, others, width):
+def test_blocks_do_not_touch_one_another(name, x, others):
     solver, *options = SOLVERS[name]
-    rows = torch.full((2, width), float("inf"))
-    rows[0, : len(x)], rows[1, : len(others)] = torch.from_numpy(x), torch.from_numpy(others)
-    before = rows.clone()
-    lengths = torch.tensor([len(x), len(others)])
-    found = solver(rows, lengths, *options)
-    assert torch.equal(rows, before)
-    assert torch.equal(found[:1], solver(rows[:1], lengths[:1], *options))
-    assert torch.equal(found[1:], solver(rows[1:], lengths[1:], *options))
+    values = torch.from_numpy(np.concatenate([x, others]))
+    table, _ = block_table([(0, len(x)), (len(x), len(others))], None)
+    before = values.clone()
+    found = solver(values, table, *options)
+    assert torch.equal(values, before)
+    assert torch.equal(found[:1], solver(*as_block(x), *options))
+    assert torch.equal(found[1:], solver(*as_block(others), *options))

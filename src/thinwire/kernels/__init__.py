@@ -6,8 +6,17 @@ from thinwire.kernels.pack import digit_layout, pack, packed_bytes, unpack
 from thinwire.kernels.pool import set_threads, threads
 from thinwire.kernels.random import random_bits, stream_keys
 from thinwire.kernels.round import dequantize, quantize
-from thinwire.kernels.rows import gather_rows, sort_rows
-from thinwire.kernels.solve import solve_orq
+from thinwire.kernels.solve import (
+    solve_clipped_pair,
+    solve_full_range,
+    solve_largest_magnitude,
+    solve_mean_magnitude,
+    solve_orq,
+    solve_quantiles,
+    solve_root_energy,
+    solve_two_means,
+    solve_within_deviations,
+)
 from thinwire.kernels.table import block_table
 
 __all__ = [
@@ -17,14 +26,20 @@ __all__ = [
     "checksum",
     "dequantize",
     "digit_layout",
-    "gather_rows",
     "pack",
     "packed_bytes",
     "quantize",
     "random_bits",
     "set_threads",
+    "solve_clipped_pair",
+    "solve_full_range",
+    "solve_largest_magnitude",
+    "solve_mean_magnitude",
     "solve_orq",
-    "sort_rows",
+    "solve_quantiles",
+    "solve_root_energy",
+    "solve_two_means",
+    "solve_within_deviations",
     "stream_keys",
     "threads",
     "unpack",

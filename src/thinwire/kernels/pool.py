@@ -17,6 +17,7 @@ __all__ = ["for_ranges", "set_threads", "threads"]
 _lock = threading.Lock()
 _threads = 0  # 0: not decided yet
 _executor: ThreadPoolExecutor | None = None
+_here = threading.local()
 
 
 def _default_threads() -> int:
@@ -47,17 +48,25 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_executor)
 
 
+def _mark_worker() -> None:
+    _here.worker = True
+
+
 def for_ranges(count: int, smallest: int, run: Callable[[int, int], object]) -> None:
-    """Call run(first, stop) on contiguous ranges that cover [0, count), as many as give each at least `smallest`."""
+    """Call run(first, stop) on contiguous ranges that cover [0, count), as many as give each at least `smallest`.
+
+    Within a range of another call that is one range, on the same thread: all threads could be waiting for one another.
+    """
     global _executor
-    parts = min(threads(), max(1, count // max(1, smallest)))
+    worker = getattr(_here, "worker", False)
+    parts = 1 if worker else min(threads(), max(1, count // max(1, smallest)))
     if parts == 1:
         if count:
             run(0, count)
         return
     with _lock:
         if _executor is None:
-            _executor = ThreadPoolExecutor(threads(), thread_name_prefix="thinwire-kernel")
+            _executor = ThreadPoolExecutor(threads(), "thinwire-kernel", _mark_worker)
         executor = _executor
     bounds = [count * i // parts for i in range(parts + 1)]
     for done in [executor.submit(run, a, b) for a, b in itertools.pairwise(bounds)]:

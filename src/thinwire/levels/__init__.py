@@ -1,7 +1,8 @@
 """Choosing the representable values of a block: one file per idea.
 
-Every solver takes rows, float32 `[blocks, width]` in any order, padded with +inf, finite in the first lengths[b] >= 1
-columns, and returns float32 columns that say the levels of each block. They know no bytes and no ranks.
+Every solver takes values, float32 `[values]`, and a block table, int64 `[blocks, 4]`, and returns float32
+`[blocks, columns]`: the levels of each block, or the numbers that say them; NaN for a block with a non-finite value or
+a magnitude of 2^127 and more. They know no bytes and no ranks.
 """
 
 from thinwire.levels.clipped_pair import clipped_pair

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from thinwire.errors import SchemeError
@@ -29,11 +28,6 @@ class Plan:
 
     sent: Tensor
     levels: Tensor
-
-    @staticmethod
-    def join(plans: list[Plan]) -> Plan:
-        """The plan of all blocks from those of parts of them."""
-        return Plan(sent=torch.cat([p.sent for p in plans]), levels=torch.cat([p.levels for p in plans]))
 
 
 @dataclass(frozen=True, kw_only=True)

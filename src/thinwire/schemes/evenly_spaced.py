@@ -75,8 +75,8 @@ class TernGrad(_EvenlySpaced):
     def level_count(self) -> int:
         return 3
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        return within_deviations(rows, lengths, self.clip)
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        return within_deviations(values, table, self.clip)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +115,8 @@ class QSGD(_EvenlySpaced):
     def level_count(self) -> int:
         return self.levels
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        return largest_magnitude(rows, lengths) if self.norm == "max" else root_energy(rows, lengths)
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        return largest_magnitude(values, table) if self.norm == "max" else root_energy(values, table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,5 +153,5 @@ class MinMax(_EvenlySpaced):
     def sent_count(self) -> int:
         return 2
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        return full_range(rows, lengths)
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        return full_range(values, table)

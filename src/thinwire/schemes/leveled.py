@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import SchemeError
-from thinwire.kernels import dequantize, gather_rows, packed_bytes, quantize
-from thinwire.kernels.table import LENGTH
+from thinwire.kernels import dequantize, packed_bytes, quantize
+from thinwire.kernels.rows import gather_rows, pieces
 from thinwire.levels.precision import narrow
-from thinwire.levels.rows import filled
 from thinwire.schemes.base import Plan, Scheme, check_integer
 from thinwire.schemes.group import Group
 from thinwire.types import Key, Message
@@ -59,8 +58,8 @@ class LeveledScheme(Scheme):
         return self.level_count
 
     @abstractmethod
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        """Choose each block's levels: padded rows as thinwire.levels takes them, to float32 `[blocks, sent_count]`."""
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        """Choose each block's levels as thinwire.levels does: float32 `[blocks, sent_count]`, NaN where not finite."""
 
     def expand(self, sent: Tensor) -> Tensor:
         """Rebuild levels, float32 `[blocks, s]` ascending, from what was sent, float32 `[blocks, sent_count]`."""
@@ -81,24 +80,12 @@ class LeveledScheme(Scheme):
             "codes": packed_bytes(group.values, self.level_count),
         }
 
-    def _rows(self, message: Message, group: Group) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The group's blocks as rows of one width, all at once or tensor by tensor: rows, finite and lengths."""
-        table, _ = group.blocks(self.block_size, message.device)
-        for part in [table] if self.block_size is not None or not len(table) else table.split(1):
-            width = self.block_size or (int(part[0, LENGTH]) if len(part) else 1)
-            yield *gather_rows(message.flat, part, width), part[:, LENGTH]
-
     def plan(self, message: Message, group: Group) -> Plan:
-        plans = [self._plan_rows(*rows, group) for rows in self._rows(message, group)]
-        return plans[0] if len(plans) == 1 else Plan.join(plans)
-
-    def _plan_rows(self, rows: Tensor, finite: Tensor, lengths: Tensor, group: Group) -> Plan:
-        solved = self.solve(rows, lengths) + 0.0  # no negative zeros: equal levels have equal bits
-        sent = narrow(solved, self._sent_dtype(group), outward=self.rounding == "stochastic")
+        table, _ = group.blocks(self.block_size, message.device)
+        sent = narrow(self.solve(message.flat, table), self._sent_dtype(group), outward=self.rounding == "stochastic")
         levels = self._levels(sent, group)
-        finite = finite & torch.isfinite(levels[:, -1] - levels[:, 0])
-        sent = torch.where(finite[:, None], sent, float("nan"))
-        return Plan(sent=sent, levels=torch.where(finite[:, None], levels, float("nan")))
+        finite = torch.isfinite(levels[:, -1:] - levels[:, :1])
+        return Plan(sent=torch.where(finite, sent, float("nan")), levels=torch.where(finite, levels, float("nan")))
 
     def encode(self, message: Message, group: Group, plan: Plan | None, key: Key) -> list[Tensor]:
         assert plan is not None
@@ -114,12 +101,15 @@ class LeveledScheme(Scheme):
 
     def squared_error(self, message: Message, group: Group) -> float:
         error = _stochastic_error if self.rounding == "stochastic" else _nearest_error
-        total = 0.0
-        for rows, finite, lengths in self._rows(message, group):
-            levels = self._plan_rows(rows, finite, lengths, group).levels
-            inside = filled(torch.ones_like(rows), lengths, 0.0)
-            x = filled(rows, lengths, 0.0).to(torch.float64)
-            total += float((error(x, levels.to(torch.float64)) * inside).sum())
+        table, _ = group.blocks(self.block_size, message.device)
+        levels = self.plan(message, group).levels.to(torch.float64)
+        total, done = 0.0, 0
+        for part in pieces(table):
+            x = gather_rows(message.flat, part)[0].to(torch.float64)
+            inside = torch.isfinite(x)
+            found = error(torch.where(inside, x, 0.0), levels[done : done + len(part)])
+            total += float((found * inside).sum())
+            done += len(part)
         return total
 
 

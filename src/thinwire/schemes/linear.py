@@ -50,5 +50,5 @@ class Linear(LeveledScheme):
     def level_count(self) -> int:
         return self.levels
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        return quantiles(rows, lengths, self.levels)
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        return quantiles(values, table, self.levels)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from thinwire.errors import SchemeError
-from thinwire.kernels import solve_orq, sort_rows
 from thinwire.kernels.optimal import solve_mean_rows, solve_optimal_rows
-from thinwire.levels import optimal_levels, two_means
+from thinwire.kernels.rows import LARGEST, solve_sorted
+from thinwire.kernels.table import LENGTH, START
+from thinwire.levels import optimal_condition, optimal_levels, two_means
 from thinwire.schemes.base import check_integer
 from thinwire.schemes.leveled import LeveledScheme
 from thinwire.types import Traits
@@ -72,12 +75,13 @@ class Optimal(_AnyLevels):
     def traits(self) -> Traits:
         return Traits(unbiased=True)
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        if self.block_size is None and len(rows):
-            return torch.stack([optimal_levels(row, self.levels).levels for row in rows])
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        if self.block_size is None:
+            return _solve_whole(values, table, self.levels)
         if self.levels == 3:
-            return solve_orq(sort_rows(rows), lengths, 3)  # one free level: the condition is the global optimum
-        return solve_optimal_rows(sort_rows(rows), lengths, self.levels, self.effort == "exact")
+            return optimal_condition(values, table, 3)  # one free level: the condition is the global optimum
+        exact = self.effort == "exact"
+        return _solve_rows(values, table, self.levels, lambda rows, n: solve_optimal_rows(rows, n, self.levels, exact))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,26 @@ class LloydMax(_AnyLevels):
     def traits(self) -> Traits:
         return Traits(unbiased=False)
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
         if self.levels == 2:
-            return two_means(rows, lengths)
-        return solve_mean_rows(sort_rows(rows), lengths, self.levels)
+            return two_means(values, table)
+        return _solve_rows(values, table, self.levels, lambda rows, n: solve_mean_rows(rows, n, self.levels))
+
+
+def _solve_rows(values: Tensor, table: Tensor, levels: int, solve: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Levels of every block from solve(sorted rows, lengths), on the CPU, to the device of values."""
+
+    def chunk(rows: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:
+        out[:] = solve(torch.from_numpy(rows), torch.from_numpy(lengths)).numpy()
+
+    return solve_sorted(values.cpu(), table.cpu(), levels, chunk).to(values.device)
+
+
+def _solve_whole(values: Tensor, table: Tensor, levels: int) -> Tensor:
+    """The optimal levels of each block as one array, NaN where a value is not finite."""
+    solved = values.new_full((len(table), levels), float("nan"))
+    for b, block in enumerate(table.tolist()):
+        x = values[block[START] : block[START] + block[LENGTH]] + 0.0
+        if bool((x.abs() < LARGEST).all()):
+            solved[b] = optimal_levels(x, levels).levels
+    return solved

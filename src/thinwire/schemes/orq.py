@@ -53,5 +53,5 @@ class ORQ(LeveledScheme):
     def level_count(self) -> int:
         return self.levels
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        return optimal_condition(rows, lengths, self.levels)
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        return optimal_condition(values, table, self.levels)

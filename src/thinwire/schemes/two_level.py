@@ -54,8 +54,8 @@ class BinGradPB(_Pair):
     method: ClassVar[str] = "bingrad-pb"
     rounding: ClassVar[Literal["stochastic", "nearest"]] = "stochastic"
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        return clipped_pair(rows, lengths)
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        return clipped_pair(values, table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ class BinGradB(_TwoLevels):
     method: ClassVar[str] = "bingrad-b"
     rounding: ClassVar[Literal["stochastic", "nearest"]] = "nearest"
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        return two_means(rows, lengths)
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        return two_means(values, table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,5 +94,5 @@ class SignSGD(_Pair):
     method: ClassVar[str] = "signsgd"
     rounding: ClassVar[Literal["stochastic", "nearest"]] = "nearest"
 
-    def solve(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        return mean_magnitude(rows, lengths)
+    def solve(self, values: Tensor, table: Tensor) -> Tensor:
+        return mean_magnitude(values, table)

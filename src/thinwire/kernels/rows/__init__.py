@@ -1,18 +1,6 @@
-"""Blocks gathered as rows, and rows sorted."""
+"""Blocks as rows: padded for the specifications, sorted chunk by chunk for the kernels."""
 
-import torch
-from torch import Tensor
+from thinwire.kernels.rows.cpu import for_blocks, solve_sorted
+from thinwire.kernels.rows.reference import LARGEST, gather_rows, pieces, solve_padded
 
-from thinwire.kernels.dispatch import operator
-from thinwire.kernels.rows import cpu, reference
-
-__all__ = ["gather_rows", "sort_rows"]
-
-
-def _gather_rows(values: Tensor, table: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    blocks = table.shape[0]
-    return values.new_empty((blocks, width)), values.new_empty(blocks, dtype=torch.bool)
-
-
-gather_rows = operator(reference.gather_rows, cpu.gather_rows, _gather_rows)
-sort_rows = operator(reference.sort_rows, cpu.sort_rows, torch.empty_like)
+__all__ = ["LARGEST", "for_blocks", "gather_rows", "pieces", "solve_padded", "solve_sorted"]
