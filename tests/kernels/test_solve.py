@@ -56,7 +56,7 @@ def test_any_blocks(name, parts, block_size):
 
 @every_solver
 @given(x=st.lists(st.sampled_from(SPECIALS) | st.floats(width=32), min_size=1, max_size=30), size=st.integers(2, 8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_special_values(name, x, size):
     values = torch.tensor(x, dtype=torch.float32)
     found = both(name, values, cut([len(x)], size))

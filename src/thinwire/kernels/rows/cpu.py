@@ -83,7 +83,8 @@ def solve_sorted(
     out = np.empty((len(cuts), columns), np.float32)
 
     def run(first: int, stop: int) -> None:
-        buffer = np.empty(max(_CHUNK, int(lengths[first:stop].max())), np.float32)
+        longest = int(lengths[first:stop].max())
+        buffer = np.empty(max(longest, min(_CHUNK, (stop - first) * longest)), np.float32)
         while first < stop:
             end, width = _chunk(lengths, first, stop)
             rows = buffer[: (end - first) * width].reshape(end - first, width)
