@@ -1,7 +1,7 @@
 """What Numba does not offer: unchecked access to arrays, eight bytes at once, and the upper half of a product.
 
-An index like a[first + j] costs Numba a test for negative numbers, which keeps LLVM from making vector loops, and a view
-handed to another function costs two atomic operations. So inner loops take whole arrays and `load` and `store`.
+An index like a[first + j] costs Numba a test for negative numbers, which keeps LLVM from making vector loops, and a
+view handed to another function costs two atomic operations. So inner loops take whole arrays, and `load` and `store`.
 With NUMBA_BOUNDSCHECK=1 these check their bounds, too.
 """
 
@@ -87,7 +87,7 @@ def high_product(typing_context: Any, a: Any, b: Any) -> Any:
     """(a b) >> 64 of two uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _high(builder, *args, bits=64)
+        return _high(builder, args[0], args[1], 64)
 
     return types.uint64(types.uint64, types.uint64), generate
 
@@ -97,6 +97,6 @@ def high_product16(typing_context: Any, a: Any, b: Any) -> Any:
     """(a b) >> 16 of two uint16."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _high(builder, *args, bits=16)
+        return _high(builder, args[0], args[1], 16)
 
     return types.uint16(types.uint16, types.uint16), generate

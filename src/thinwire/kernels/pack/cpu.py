@@ -14,11 +14,22 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from thinwire.kernels.machine import load, load_word, store, store_word
+from thinwire.kernels.machine import high_product, load, load_word, store, store_word
 from thinwire.kernels.pack.digits import GROUP, digit_layout, packed_bytes
 from thinwire.kernels.pool import for_ranges
 
-__all__ = ["Recipe", "pack", "pack_group", "read_words", "recipe", "unpack", "unpack_group", "write_words"]
+__all__ = [
+    "Recipe",
+    "join_parts",
+    "pack",
+    "pack_group",
+    "read_words",
+    "recipe",
+    "split_parts",
+    "unpack",
+    "unpack_group",
+    "write_words",
+]
 
 _TO_TOP_BYTE = np.uint64(0x0102040810204080)
 
@@ -92,6 +103,29 @@ def unpack_group(packed, base, count, bits, codes):
         for at in range(j, len(codes), lanes):
             codes[at] = np.uint8(word % np.uint64(base))
             word //= np.uint64(base)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def join_parts(part, parts, power, words):
+    """words[j] = sum_p part[64 p + j] power^p."""
+    for j in range(GROUP):
+        word = np.uint64(load(part, (parts - 1) * GROUP + j))
+        for p in range(parts - 2, -1, -1):
+            word = word * np.uint64(power) + np.uint64(load(part, p * GROUP + j))
+        store(words, j, word)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def split_parts(words, parts, power, magic, shift, part):
+    """The inverse of join_parts; of one part, the word itself."""
+    for j in range(GROUP):
+        word = load(words, j)
+        for p in range(parts - 1 if parts == 1 else parts):
+            quotient = high_product(word, np.uint64(magic)) >> np.uint64(shift)
+            store(part, p * GROUP + j, np.uint16(word - quotient * np.uint64(power)))
+            word = quotient
+        if parts == 1:
+            store(part, j, np.uint16(word))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

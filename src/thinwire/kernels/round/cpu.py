@@ -17,8 +17,16 @@ from numba import njit
 from numba.np.unsafe.ndarray import to_fixed_tuple
 from torch import Tensor
 
-from thinwire.kernels.machine import high_product, high_product16, load, store
-from thinwire.kernels.pack.cpu import pack_group, read_words, recipe, unpack_group, write_words
+from thinwire.kernels.machine import high_product16, load, store
+from thinwire.kernels.pack.cpu import (
+    join_parts,
+    pack_group,
+    read_words,
+    recipe,
+    split_parts,
+    unpack_group,
+    write_words,
+)
 from thinwire.kernels.pack.digits import GROUP, digit_layout, packed_bytes
 from thinwire.kernels.pool import for_ranges
 from thinwire.kernels.random.cpu import mix
@@ -86,7 +94,7 @@ def _prepare(levels, block, nearest, reached, low, step):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _count_reached(values, start, count, reached, stride, beyond, codes):
-    """codes[j] = how many of reached[stride - 1 :: stride] a value reaches (or is beyond), eight in registers at a time."""
+    """codes[j] = how many of reached[stride - 1 :: stride] a value reaches (or is beyond), eight at a time."""
     for j in range(count):
         store(codes, j, np.int32(0))
     for k in range(stride - 1, len(reached), 8 * stride):
@@ -135,12 +143,82 @@ def _round_up(values, start, count, u, inside, lows, steps, codes):
         store(codes, j, np.int32(load(codes, j) + np.int32(up)))
 
 
+@njit(nogil=True, cache=True, error_model="numpy")
+def _look_up_many(codes, at, n, levels, block, total, start, add):
+    row = levels[block]
+    for j in range(n):
+        value = load(row, np.int64(load(codes, at + j)))
+        store(total, start + j, load(total, start + j) + value if add else value)
+
+
+# The functions from here to the kernels are inlined by Numba, so that the kernel's constants reach their loops.
+
+
+@njit(inline="always")
+def _round_few(values, start, n, level, s, nearest, u, inside, codes):
+    """Round n values to s levels held in registers."""
+    half = np.float32(0.5)
+    if nearest:
+        for j in range(n):
+            x, c = load(values, start + j), np.int32(0)
+            for k in range(s - 1):
+                c += np.int32(x > half * level[k] + half * level[k + 1])
+            store(codes, j, c)
+    else:
+        for j in range(n):
+            x, low, step, c = load(values, start + j), level[0], level[1] - level[0], np.int32(0)
+            for k in range(1, s - 1):
+                above = x >= level[k]
+                low = level[k] if above else low
+                step = level[k + 1] - level[k] if above else step
+                c += np.int32(above)
+            store(codes, j, c + np.int32(x - low > load(u, inside + j) * step))
+
+
+@njit(inline="always")
+def _join_digits(codes, at, digits, base, parts, row):
+    """parts[row + j] = sum_i codes[at + 64 i + j] base^i; the parts of words of one byte are the packed bytes."""
+    for j in range(GROUP):
+        part = np.uint16(load(codes, at + (digits - 1) * GROUP + j))
+        for i in range(digits - 2, -1, -1):
+            part = np.uint16(np.uint16(part * np.uint16(base)) + load(codes, at + i * GROUP + j))
+        store(parts, row + j, part)
+
+
+@njit(inline="always")
+def _split_digits(parts, row, digits, base, inverse, codes, at):
+    """The inverse of _join_digits."""
+    for j in range(GROUP):
+        part = np.uint16(load(parts, row + j))
+        for i in range(digits):
+            quotient = high_product16(part, np.uint16(inverse))
+            store(codes, at + i * GROUP + j, np.uint8(part - np.uint16(quotient * np.uint16(base))))
+            part = quotient
+
+
+@njit(inline="always")
+def _look_up_few(codes, at, n, level, s, total, start, add):
+    """Write or add the levels of n codes, levels in registers; codes as floats, or LLVM compares bytes at length."""
+    if add:
+        for j in range(n):
+            c, value = np.float32(load(codes, at + j)), level[0]
+            for k in range(1, s):
+                value = level[k] if c >= np.float32(k) else value
+            store(total, start + j, load(total, start + j) + value)
+    else:
+        for j in range(n):
+            c, value = np.float32(load(codes, at + j)), level[0]
+            for k in range(1, s):
+                value = level[k] if c >= np.float32(k) else value
+            store(total, start + j, value)
+
+
 @functools.cache
 def _quantizer(s: int) -> Callable[..., None]:
-    """A kernel that rounds values to s levels and packs their codes."""
+    """The kernel that rounds values to s levels and packs their codes."""
     digits, r = digit_layout(s), recipe(s)
     count, bits, each, parts, rest, power = digits.count, digits.bits, r.each, r.parts, r.rest, r.power
-    run, size = GROUP * count, 8 * digits.bits
+    run, size = GROUP * count, 8 * bits
     stretch = max(1, _STRETCH // run) * run
     few, one_byte, two_bytes = s <= _IN_REGISTERS, bits == 8 and parts == 1, bits == 16 and parts == 2
     room = -(-(s - 1) // 8) * 8 if s <= _IN_PASSES else 1 << (s - 1).bit_length()
@@ -148,12 +226,10 @@ def _quantizer(s: int) -> Callable[..., None]:
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def quantize(values, levels, table, keys, nearest, packed, first, stop):
-        half = np.float32(0.5)
-        u, rounded = np.empty(_RUN, np.float32), np.empty(_RUN, np.int32)
-        codes = np.empty(stretch, np.uint8)
+        u, rounded, codes = np.empty(_RUN, np.float32), np.empty(_RUN, np.int32), np.empty(stretch, np.uint8)
+        part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
         reached, low, step = np.empty(room, np.float32), np.zeros(room + 1, np.float32), np.zeros(room + 1, np.float32)
         lows, steps = np.empty(_RUN, np.float32), np.empty(_RUN, np.float32)
-        part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
         block, drawn_run, drawn_key, prepared = _block_of(table, first), -1, np.int64(0), -1
         for begin in range(first, stop, stretch):
             end = min(begin + stretch, stop)
@@ -170,21 +246,7 @@ def _quantizer(s: int) -> Callable[..., None]:
                     drawn_run, drawn_key = position >> 8, keys[block]
                 if few:
                     level = to_fixed_tuple(levels[block], s)
-                    if nearest:
-                        for j in range(n):
-                            x, c = load(values, start + j), np.int32(0)
-                            for k in range(s - 1):
-                                c += np.int32(x > half * level[k] + half * level[k + 1])
-                            store(rounded, j, c)
-                    else:
-                        for j in range(n):
-                            x, lo, width, c = load(values, start + j), level[0], level[1] - level[0], np.int32(0)
-                            for k in range(1, s - 1):
-                                above = x >= level[k]
-                                lo = level[k] if above else lo
-                                width = level[k + 1] - level[k] if above else width
-                                c += np.int32(above)
-                            store(rounded, j, c + np.int32(x - lo > load(u, inside + j) * width))
+                    _round_few(values, start, n, level, s, nearest, u, inside, rounded)
                 else:
                     if prepared != block:
                         _prepare(levels, block, nearest, reached, low, step)
@@ -198,36 +260,21 @@ def _quantizer(s: int) -> Callable[..., None]:
                 for j in range(n):
                     store(codes, at - begin + j, np.uint8(load(rounded, j)))
                 at += n
-            full = (end - begin) // run
-            to = begin // run * size
+            full, to = (end - begin) // run, begin // run * size
             for g in range(full):
+                if one_byte:
+                    _join_digits(codes, g * run, count, s, packed, to + g * size)
+                    continue
                 for p in range(parts - 1):
-                    place = g * run + p * each * GROUP
-                    for j in range(GROUP):
-                        d = np.uint16(load(codes, place + (each - 1) * GROUP + j))
-                        for i in range(each - 2, -1, -1):
-                            d = np.uint16(np.uint16(d * np.uint16(s)) + load(codes, place + i * GROUP + j))
-                        store(part, p * GROUP + j, d)
-                place = g * run + (parts - 1) * each * GROUP
-                for j in range(GROUP):
-                    d = np.uint16(load(codes, place + (rest - 1) * GROUP + j))
-                    for i in range(rest - 2, -1, -1):
-                        d = np.uint16(np.uint16(d * np.uint16(s)) + load(codes, place + i * GROUP + j))
-                    if one_byte:
-                        store(packed, to + g * size + j, np.uint8(d))
-                    else:
-                        store(part, (parts - 1) * GROUP + j, d)
+                    _join_digits(codes, g * run + p * each * GROUP, each, s, part, p * GROUP)
+                _join_digits(codes, g * run + (parts - 1) * each * GROUP, rest, s, part, (parts - 1) * GROUP)
                 if two_bytes:
                     for j in range(GROUP):
-                        d = np.uint16(load(part, j) + np.uint16(load(part, GROUP + j) * np.uint16(power)))
-                        store(packed, to + g * size + 2 * j, np.uint8(d))
-                        store(packed, to + g * size + 2 * j + 1, np.uint8(d >> np.uint16(8)))
-                elif not one_byte:
-                    for j in range(GROUP):
-                        word = np.uint64(load(part, (parts - 1) * GROUP + j))
-                        for p in range(parts - 2, -1, -1):
-                            word = word * np.uint64(power) + np.uint64(load(part, p * GROUP + j))
-                        store(words, j, word)
+                        word = np.uint16(load(part, j) + np.uint16(load(part, GROUP + j) * np.uint16(power)))
+                        store(packed, to + g * size + 2 * j, np.uint8(word))
+                        store(packed, to + g * size + 2 * j + 1, np.uint8(word >> np.uint16(8)))
+                else:
+                    join_parts(part, parts, power, words)
                     write_words(words, bits, packed, to + g * size)
             if full * run < end - begin:
                 pack_group(codes[full * run : end - begin], s, count, bits, packed[to + full * size :])
@@ -237,11 +284,11 @@ def _quantizer(s: int) -> Callable[..., None]:
 
 @functools.cache
 def _dequantizer(s: int) -> Callable[..., None]:
-    """A kernel that unpacks codes of s levels and writes or adds their levels."""
+    """The kernel that unpacks codes of s levels and writes or adds their levels."""
     digits, r = digit_layout(s), recipe(s)
     count, bits, each, parts, rest = digits.count, digits.bits, r.each, r.parts, r.rest
     power, magic, shift, inverse = r.power, np.uint64(r.magic), r.shift, r.inverse
-    run, size = GROUP * count, 8 * digits.bits
+    run, size = GROUP * count, 8 * bits
     stretch = max(1, _STRETCH // run) * run
     few, one_byte, two_bytes = s <= _IN_REGISTERS, bits == 8 and parts == 1, bits == 16 and parts == 2
     about = (1 << 16) // power
@@ -253,48 +300,27 @@ def _dequantizer(s: int) -> Callable[..., None]:
         block = _block_of(table, first)
         for begin in range(first, stop, stretch):
             end = min(begin + stretch, stop)
-            full = (end - begin) // run
-            to = begin // run * size
+            full, to = (end - begin) // run, begin // run * size
             for g in range(full):
                 if one_byte:
+                    _split_digits(packed, to + g * size, count, s, inverse, codes, g * run)
+                    continue
+                if two_bytes:
                     for j in range(GROUP):
-                        store(part, j, np.uint16(load(packed, to + g * size + j)))
-                elif two_bytes:
-                    for j in range(GROUP):
-                        d = np.uint16(load(packed, to + g * size + 2 * j))
-                        d |= np.uint16(np.uint16(load(packed, to + g * size + 2 * j + 1)) << np.uint16(8))
-                        q = high_product16(d, np.uint16(about))  # at most one too small
-                        d = np.uint16(d - np.uint16(q * np.uint16(power)))
-                        more = d >= np.uint16(power)
-                        store(part, j, np.uint16(d - np.uint16(power)) if more else d)
-                        store(part, GROUP + j, np.uint16(q + np.uint16(more)))
+                        word = np.uint16(load(packed, to + g * size + 2 * j))
+                        word |= np.uint16(np.uint16(load(packed, to + g * size + 2 * j + 1)) << np.uint16(8))
+                        quotient = high_product16(word, np.uint16(about))  # at most one too small
+                        left = np.uint16(word - np.uint16(quotient * np.uint16(power)))
+                        more = left >= np.uint16(power)
+                        store(part, j, np.uint16(left - np.uint16(power)) if more else left)
+                        store(part, GROUP + j, np.uint16(quotient + np.uint16(more)))
                 else:
                     read_words(packed, to + g * size, bits, words)
-                    if parts == 1:
-                        for j in range(GROUP):
-                            store(part, j, np.uint16(load(words, j)))
-                    else:
-                        for j in range(GROUP):
-                            word = load(words, j)
-                            for p in range(parts):
-                                quotient = high_product(word, np.uint64(magic)) >> np.uint64(shift)
-                                store(part, p * GROUP + j, np.uint16(word - quotient * np.uint64(power)))
-                                word = quotient
+                    split_parts(words, parts, power, magic, shift, part)
                 for p in range(parts - 1):
-                    place = g * run + p * each * GROUP
-                    for j in range(GROUP):
-                        d = load(part, p * GROUP + j)
-                        for i in range(each):
-                            q = high_product16(d, np.uint16(inverse))
-                            store(codes, place + i * GROUP + j, np.uint8(d - np.uint16(q * np.uint16(s))))
-                            d = q
-                place = g * run + (parts - 1) * each * GROUP
-                for j in range(GROUP):
-                    d = load(part, (parts - 1) * GROUP + j)
-                    for i in range(rest):
-                        q = high_product16(d, np.uint16(inverse))
-                        store(codes, place + i * GROUP + j, np.uint8(d - np.uint16(q * np.uint16(s))))
-                        d = q
+                    _split_digits(part, p * GROUP, each, s, inverse, codes, g * run + p * each * GROUP)
+                last = parts - 1
+                _split_digits(part, last * GROUP, rest, s, inverse, codes, g * run + last * each * GROUP)
             if full * run < end - begin:
                 unpack_group(packed[to + full * size :], s, count, bits, codes[full * run : end - begin])
             at = begin
@@ -302,27 +328,12 @@ def _dequantizer(s: int) -> Callable[..., None]:
                 while at >= table[block, CODE] + table[block, LENGTH]:
                     block += 1
                 done = at - table[block, CODE]
-                start = table[block, START] + done
-                n = min(table[block, LENGTH] - done, end - at)
+                start, n = table[block, START] + done, min(table[block, LENGTH] - done, end - at)
                 if few:
                     level = to_fixed_tuple(levels[block], s)
-                    if add:
-                        for j in range(n):
-                            c, value = np.float32(load(codes, at - begin + j)), level[0]
-                            for k in range(1, s):
-                                value = level[k] if c >= np.float32(k) else value
-                            store(total, start + j, load(total, start + j) + value)
-                    else:
-                        for j in range(n):
-                            c, value = np.float32(load(codes, at - begin + j)), level[0]
-                            for k in range(1, s):
-                                value = level[k] if c >= np.float32(k) else value
-                            store(total, start + j, value)
+                    _look_up_few(codes, at - begin, n, level, s, total, start, add)
                 else:
-                    row = levels[block]
-                    for j in range(n):
-                        value = load(row, np.int64(load(codes, at - begin + j)))
-                        store(total, start + j, load(total, start + j) + value if add else value)
+                    _look_up_many(codes, at - begin, n, levels, block, total, start, add)
                 at += n
 
     return dequantize
