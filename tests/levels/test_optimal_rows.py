@@ -90,10 +90,17 @@ def test_means_are_the_exact_k_means(s, seed):
         assert (np.diff(levels) >= 0).all()
 
 
-def test_fast_levels_of_full_blocks_are_within_a_percent():
-    rows = torch.randn(64, 2048, generator=torch.Generator().manual_seed(0)).sort(1).values
+@pytest.mark.parametrize("name", ["normal", "lognormal", "t3"])
+def test_fast_levels_of_full_blocks_are_within_a_percent(name):
+    rng = np.random.default_rng(0)
+    draw = {
+        "normal": rng.standard_normal,
+        "lognormal": lambda size: np.exp(rng.standard_normal(size)),
+        "t3": lambda size: rng.standard_t(3, size),
+    }
+    rows = torch.from_numpy(np.sort(draw[name]((64, 2048)).astype(np.float32), 1))
     lengths = torch.full((64,), 2048)
-    for s in (4, 5, 9, 16):
+    for s in (3, 4, 5, 9, 16):
         exact, fast = (solve_optimal_rows(rows, lengths, s, effort).double().numpy() for effort in (True, False))
         total = [sum(stochastic(x, b) for x, b in zip(rows.double().numpy(), found)) for found in (exact, fast)]
         assert total[0] <= total[1] <= 1.01 * total[0]

@@ -61,7 +61,7 @@ def _centre(least: np.float32, greatest: np.float32) -> float:
 def _solution(atoms: _Atoms, two_level: float, centre: float, s: int, tolerance: float) -> tuple[Solution, np.ndarray]:
     """Solve over atoms (N, S, lo, hi); also the ranks that confine each level. The objective is f(2) - P."""
     N, S, lo, hi = atoms
-    wanted = max(64, 6 * s)
+    wanted = max(64, 4 * s)
     curve = np.zeros((2, s + 1))
     close = 0.5 * tolerance * two_level
     v, found, bound, ranks = solve_chain(N, S, lo, hi, centre, s, close, wanted, _ROUNDS, curve)
