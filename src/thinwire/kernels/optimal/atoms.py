@@ -62,11 +62,13 @@ def value_atoms(x, centre):
     for i in range(n + 1):
         N[i] = i
     whole = lost = 0.0
-    start = 0
+    start = np.int64(0)
     while start + 4 <= n:
         length = min(_CHUNK, (n - start) // 4)
         for total in _four_sums(x, S, centre, start, length):
-            S[start : start + length] += whole + lost
+            base = whole + lost
+            for i in range(start, start + length):  # adding to a slice takes seconds to compile
+                S[i] += base
             whole, lost = _add(whole, lost, total)
             start += length
     for i in range(start, n):

@@ -100,7 +100,8 @@ def _means(rows, lengths, s, out, first, stop):
             before[j] = _gain(S, 0, j)
         for k in range(2, clusters + 1):
             _mean_layer(S, before, here, choice[k], k, n, stack)
-            before[k : n + 1] = here[k : n + 1]
+            for j in range(k, n + 1):
+                before[j] = here[j]
         j = n
         for k in range(clusters, 0, -1):
             i = choice[k, j] if k > 1 else 0
