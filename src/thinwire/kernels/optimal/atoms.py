@@ -62,7 +62,7 @@ def value_atoms(x, centre):
     for i in range(n + 1):
         N[i] = i
     whole = lost = 0.0
-    start = np.int64(0)
+    start = 0
     while start + 4 <= n:
         length = min(_CHUNK, (n - start) // 4)
         for total in _four_sums(x, S, centre, start, length):
