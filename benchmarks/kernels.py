@@ -2,7 +2,8 @@
 
     python -m benchmarks.kernels [--values 1048576] [--out benchmarks/results.jsonl]
 
-Prints a table and writes JSON lines: machine, commit, medians in seconds, bytes.
+Prints a table and writes JSON lines: machine, commit, medians in seconds. The last column is the gain of two threads.
+"quantize s" rounds and packs under given levels; "dequantize s" unpacks, looks up and adds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from thinwire import kernels
 BLOCK = 2048
 
 
-def median_seconds(run: Callable[[], object], repeats: int = 9) -> float:
+def median_seconds(run: Callable[[], object], repeats: int = 15) -> float:
     run()
     seconds = []
     for _ in range(repeats):
@@ -63,20 +64,17 @@ def operations(values: int) -> dict[str, Callable[[], object]]:
         solve = getattr(kernels, f"solve_{name}")
         timed[f"solve {name.replace('_', ' ')}"] = lambda solve=solve: solve(x, table)
     for s in (3, 5, 9, 17):
-        levels = kernels.solve_orq(x, table, s)
-        codes = kernels.quantize(x, levels, table, keys, False)
-        packed = kernels.pack(codes, s)
+        timed[f"solve orq-{s}"] = lambda s=s: kernels.solve_orq(x, table, s)
+    for s in (2, 3, 4, 5, 9, 16, 17, 64, 256):
+        levels = kernels.solve_quantiles(x, table, s)
+        packed = kernels.quantize(x, levels, table, keys, False)
+        timed[f"quantize {s}"] = lambda levels=levels: kernels.quantize(x, levels, table, keys, False)
+        timed[f"dequantize {s}"] = lambda p=packed, b=levels: kernels.dequantize(p, b, table, total, True)
+    for s in (3, 5, 9, 17):
         frame = thinwire.encode([x], thinwire.ORQ(levels=s))
         layout = thinwire.inspect(frame).segments
-        timed |= {
-            f"solve orq-{s}": lambda s=s: kernels.solve_orq(x, table, s),
-            f"quantize {s}": lambda levels=levels: kernels.quantize(x, levels, table, keys, False),
-            f"pack {s}": lambda codes=codes, s=s: kernels.pack(codes, s),
-            f"unpack {s}": lambda packed=packed, s=s: kernels.unpack(packed, s, values),
-            f"dequantize {s}": lambda c=codes, b=levels: kernels.dequantize(c, b, table, total, True),
-            f"encode frame orq-{s}": lambda s=s: thinwire.encode([x], thinwire.ORQ(levels=s)),
-            f"accumulate frame orq-{s}": lambda f=frame, w=layout: thinwire.wire.accumulate(f, w, total),
-        }
+        timed[f"encode frame orq-{s}"] = lambda s=s: thinwire.encode([x], thinwire.ORQ(levels=s))
+        timed[f"accumulate frame orq-{s}"] = lambda f=frame, w=layout: thinwire.wire.accumulate(f, w, total)
     return timed
 
 
@@ -87,17 +85,28 @@ def main() -> None:
     args = parser.parse_args()
     kernels.set_threads(1)
     torch.set_num_threads(1)
-    seconds = {name: median_seconds(run) for name, run in operations(args.values).items()}
+    timed = operations(args.values)
+    seconds = {name: median_seconds(run) for name, run in timed.items()}
+    two = seconds_on_two_threads(timed)
     copy, sort = seconds["np.copyto"], seconds["np.sort rows"]
     facts = machine()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     print(f"{args.values} float32 values, blocks of {BLOCK}; {facts}")
-    print(f"{'operation':26} {'ms':>8} {'GB/s':>7} {'of copyto':>9} {'of np.sort':>10}")
+    print(f"{'operation':26} {'ms':>8} {'GB/s':>7} {'of copyto':>9} {'of np.sort':>10} {'2 threads':>9}")
     with args.out.open("a") as out:
         for name, took in seconds.items():
             rate = 4 * args.values / took / 1e9
-            print(f"{name:26} {took * 1e3:8.3f} {rate:7.2f} {copy / took:9.3f} {sort / took:10.3f}")
+            gain = f"{took / two[name]:9.2f}" if name in two else f"{'-':>9}"
+            print(f"{name:26} {took * 1e3:8.3f} {rate:7.2f} {copy / took:9.3f} {sort / took:10.3f} {gain}")
             out.write(json.dumps({**facts, "operation": name, "values": args.values, "seconds": took}) + "\n")
+
+
+def seconds_on_two_threads(timed: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """The same for what thinwire does, on two threads."""
+    kernels.set_threads(2)
+    seconds = {name: median_seconds(run) for name, run in timed.items() if not name.startswith("np.")}
+    kernels.set_threads(1)
+    return seconds
 
 
 if __name__ == "__main__":

@@ -144,73 +144,205 @@ def _round_up(values, start, count, u, inside, lows, steps, codes):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _look_up_many(codes, at, n, levels, block, total, start, add):
-    row = levels[block]
-    for j in range(n):
-        value = load(row, np.int64(load(codes, at + j)))
-        store(total, start + j, load(total, start + j) + value if add else value)
+def _round_many(values, levels, table, keys, nearest, block, begin, end, u, rounded, codes):
+    """_round_few for more levels: compare, look up, compare again."""
+    s = levels.shape[1]
+    room, stride = (s + 6) // 8 * 8, 1
+    if s > _IN_PASSES:
+        room = 64
+        while room < s:
+            room *= 2
+        stride = room // 16
+    reached, low, step = np.empty(room, np.float32), np.zeros(room + 1, np.float32), np.zeros(room + 1, np.float32)
+    lows, steps = np.empty(_RUN, np.float32), np.empty(_RUN, np.float32)
+    drawn_run, drawn_key, prepared = np.int64(-1), np.int64(0), np.int64(-1)
+    at = begin
+    while at < end:
+        while at >= table[block, CODE] + table[block, LENGTH]:
+            block += 1
+        done = at - table[block, CODE]
+        position, start = table[block, POSITION] + done, table[block, START] + done
+        inside = position & (_RUN - 1)
+        n = min(min(_RUN - inside, table[block, LENGTH] - done), end - at)
+        if prepared != block:
+            _prepare(levels, block, nearest, reached, low, step)
+            prepared = block
+        _count_reached(values, start, n, reached, stride, nearest, rounded)
+        if stride > 1:
+            _search_reached(values, start, n, reached, stride, nearest, rounded)
+        if not nearest:
+            if drawn_run != position >> 8 or drawn_key != keys[block]:
+                _draw(position, keys[block], u)
+                drawn_run, drawn_key = position >> 8, keys[block]
+            _look_up(n, low, step, rounded, lows, steps)
+            _round_up(values, start, n, u, inside, lows, steps, rounded)
+        for j in range(n):
+            store(codes, at - begin + j, np.uint8(load(rounded, j)))
+        at += n
+    return block
 
 
-# The functions from here to the kernels are inlined by Numba, so that the kernel's constants reach their loops.
+@njit(nogil=True, cache=True, error_model="numpy")
+def _look_up_many(codes, levels, table, block, begin, end, total, add):
+    """Write or add the levels of codes begin .. end - 1 to total. Returns the last block."""
+    at = begin
+    while at < end:
+        while at >= table[block, CODE] + table[block, LENGTH]:
+            block += 1
+        done = at - table[block, CODE]
+        start, n = table[block, START] + done, min(table[block, LENGTH] - done, end - at)
+        row = levels[block]
+        for j in range(n):
+            value = load(row, np.int64(load(codes, at - begin + j)))
+            store(total, start + j, load(total, start + j) + value if add else value)
+        at += n
+    return block
+
+
+# From here on Numba inlines the functions into the kernels, so that a kernel's constants reach their loops. Each works
+# on a whole stretch: arguments of an inlined function are counted references, which costs atomic operations.
 
 
 @njit(inline="always")
-def _round_few(values, start, n, level, s, nearest, u, inside, codes):
-    """Round n values to s levels held in registers."""
+def _round_few(values, levels, table, keys, nearest, block, begin, end, s, u, rounded, codes):
+    """Round the values whose codes are begin .. end - 1; up to 9 levels, held in registers. Returns the last block."""
     half = np.float32(0.5)
-    if nearest:
+    drawn_run, drawn_key = np.int64(-1), np.int64(0)
+    at = begin
+    while at < end:
+        while at >= table[block, CODE] + table[block, LENGTH]:
+            block += 1
+        done = at - table[block, CODE]
+        position, start = table[block, POSITION] + done, table[block, START] + done
+        inside = position & (_RUN - 1)
+        n = min(min(_RUN - inside, table[block, LENGTH] - done), end - at)
+        level = to_fixed_tuple(levels[block], s)
+        if nearest:
+            for j in range(n):
+                x, c = load(values, start + j), np.int32(0)
+                for k in range(s - 1):
+                    c += np.int32(x > half * level[k] + half * level[k + 1])
+                store(rounded, j, c)
+        else:
+            if drawn_run != position >> 8 or drawn_key != keys[block]:
+                _draw(position, keys[block], u)
+                drawn_run, drawn_key = position >> 8, keys[block]
+            for j in range(n):
+                x, low, step, c = load(values, start + j), level[0], level[1] - level[0], np.int32(0)
+                for k in range(1, s - 1):
+                    above = x >= level[k]
+                    low = level[k] if above else low
+                    step = level[k + 1] - level[k] if above else step
+                    c += np.int32(above)
+                store(rounded, j, c + np.int32(x - low > load(u, inside + j) * step))
         for j in range(n):
-            x, c = load(values, start + j), np.int32(0)
-            for k in range(s - 1):
-                c += np.int32(x > half * level[k] + half * level[k + 1])
-            store(codes, j, c)
-    else:
-        for j in range(n):
-            x, low, step, c = load(values, start + j), level[0], level[1] - level[0], np.int32(0)
-            for k in range(1, s - 1):
-                above = x >= level[k]
-                low = level[k] if above else low
-                step = level[k + 1] - level[k] if above else step
-                c += np.int32(above)
-            store(codes, j, c + np.int32(x - low > load(u, inside + j) * step))
+            store(codes, at - begin + j, np.uint8(load(rounded, j)))
+        at += n
+    return block
 
 
 @njit(inline="always")
-def _join_digits(codes, at, digits, base, parts, row):
-    """parts[row + j] = sum_i codes[at + 64 i + j] base^i; the parts of words of one byte are the packed bytes."""
-    for j in range(GROUP):
-        part = np.uint16(load(codes, at + (digits - 1) * GROUP + j))
-        for i in range(digits - 2, -1, -1):
-            part = np.uint16(np.uint16(part * np.uint16(base)) + load(codes, at + i * GROUP + j))
-        store(parts, row + j, part)
+def _pack_groups(codes, full, s, count, bits, each, parts, rest, power, part, words, packed, to):
+    """Pack full groups of codes: digits to parts, parts to words, words to bytes."""
+    for g in range(full):
+        place, octet = g * GROUP * count, to + g * 8 * bits
+        if bits == 8 and parts == 1:
+            for j in range(GROUP):
+                word = np.uint16(load(codes, place + (count - 1) * GROUP + j))
+                for i in range(count - 2, -1, -1):
+                    word = np.uint16(np.uint16(word * np.uint16(s)) + load(codes, place + i * GROUP + j))
+                store(packed, octet + j, np.uint8(word))
+            continue
+        for p in range(parts - 1):
+            for j in range(GROUP):
+                digits = np.uint16(load(codes, place + (each - 1) * GROUP + j))
+                for i in range(each - 2, -1, -1):
+                    digits = np.uint16(np.uint16(digits * np.uint16(s)) + load(codes, place + i * GROUP + j))
+                store(part, p * GROUP + j, digits)
+            place += each * GROUP
+        for j in range(GROUP):
+            digits = np.uint16(load(codes, place + (rest - 1) * GROUP + j))
+            for i in range(rest - 2, -1, -1):
+                digits = np.uint16(np.uint16(digits * np.uint16(s)) + load(codes, place + i * GROUP + j))
+            store(part, (parts - 1) * GROUP + j, digits)
+        if bits == 16 and parts == 2:
+            for j in range(GROUP):
+                word = np.uint16(load(part, j) + np.uint16(load(part, GROUP + j) * np.uint16(power)))
+                store(packed, octet + 2 * j, np.uint8(word))
+                store(packed, octet + 2 * j + 1, np.uint8(word >> np.uint16(8)))
+        else:
+            join_parts(part, parts, power, words)
+            write_words(words, bits, packed, octet)
 
 
 @njit(inline="always")
-def _split_digits(parts, row, digits, base, inverse, codes, at):
-    """The inverse of _join_digits."""
-    for j in range(GROUP):
-        part = np.uint16(load(parts, row + j))
-        for i in range(digits):
-            quotient = high_product16(part, np.uint16(inverse))
-            store(codes, at + i * GROUP + j, np.uint8(part - np.uint16(quotient * np.uint16(base))))
-            part = quotient
+def _unpack_groups(
+    packed, to, full, s, count, bits, each, parts, rest, power, magic, shift, inverse, part, words, codes
+):
+    """The inverse of _pack_groups."""
+    about = (1 << 16) // power
+    for g in range(full):
+        place, octet = g * GROUP * count, to + g * 8 * bits
+        if bits == 8 and parts == 1:
+            for j in range(GROUP):
+                word = np.uint16(load(packed, octet + j))
+                for i in range(count):
+                    quotient = high_product16(word, np.uint16(inverse))
+                    store(codes, place + i * GROUP + j, np.uint8(word - np.uint16(quotient * np.uint16(s))))
+                    word = quotient
+            continue
+        if bits == 16 and parts == 2:
+            for j in range(GROUP):
+                word = np.uint16(load(packed, octet + 2 * j))
+                word |= np.uint16(np.uint16(load(packed, octet + 2 * j + 1)) << np.uint16(8))
+                quotient = high_product16(word, np.uint16(about))  # at most one too small
+                left = np.uint16(word - np.uint16(quotient * np.uint16(power)))
+                more = left >= np.uint16(power)
+                store(part, j, np.uint16(left - np.uint16(power)) if more else left)
+                store(part, GROUP + j, np.uint16(quotient + np.uint16(more)))
+        else:
+            read_words(packed, octet, bits, words)
+            split_parts(words, parts, power, magic, shift, part)
+        for p in range(parts - 1):
+            for j in range(GROUP):
+                digits = load(part, p * GROUP + j)
+                for i in range(each):
+                    quotient = high_product16(digits, np.uint16(inverse))
+                    store(codes, place + i * GROUP + j, np.uint8(digits - np.uint16(quotient * np.uint16(s))))
+                    digits = quotient
+            place += each * GROUP
+        for j in range(GROUP):
+            digits = load(part, (parts - 1) * GROUP + j)
+            for i in range(rest):
+                quotient = high_product16(digits, np.uint16(inverse))
+                store(codes, place + i * GROUP + j, np.uint8(digits - np.uint16(quotient * np.uint16(s))))
+                digits = quotient
 
 
 @njit(inline="always")
-def _look_up_few(codes, at, n, level, s, total, start, add):
-    """Write or add the levels of n codes, levels in registers; codes as floats, or LLVM compares bytes at length."""
-    if add:
-        for j in range(n):
-            c, value = np.float32(load(codes, at + j)), level[0]
-            for k in range(1, s):
-                value = level[k] if c >= np.float32(k) else value
-            store(total, start + j, load(total, start + j) + value)
-    else:
-        for j in range(n):
-            c, value = np.float32(load(codes, at + j)), level[0]
-            for k in range(1, s):
-                value = level[k] if c >= np.float32(k) else value
-            store(total, start + j, value)
+def _look_up_few(codes, levels, table, block, begin, end, s, total, add):
+    """Write or add the levels of codes begin .. end - 1, in registers; codes as floats, or LLVM compares bytes."""
+    at = begin
+    while at < end:
+        while at >= table[block, CODE] + table[block, LENGTH]:
+            block += 1
+        done = at - table[block, CODE]
+        start, n = table[block, START] + done, min(table[block, LENGTH] - done, end - at)
+        level = to_fixed_tuple(levels[block], s)
+        if add:
+            for j in range(n):
+                c, value = np.float32(load(codes, at - begin + j)), level[0]
+                for k in range(1, s):
+                    value = level[k] if c >= np.float32(k) else value
+                store(total, start + j, load(total, start + j) + value)
+        else:
+            for j in range(n):
+                c, value = np.float32(load(codes, at - begin + j)), level[0]
+                for k in range(1, s):
+                    value = level[k] if c >= np.float32(k) else value
+                store(total, start + j, value)
+        at += n
+    return block
 
 
 @functools.cache
@@ -218,64 +350,22 @@ def _quantizer(s: int) -> Callable[..., None]:
     """The kernel that rounds values to s levels and packs their codes."""
     digits, r = digit_layout(s), recipe(s)
     count, bits, each, parts, rest, power = digits.count, digits.bits, r.each, r.parts, r.rest, r.power
-    run, size = GROUP * count, 8 * bits
+    run, size, few = GROUP * count, 8 * bits, s <= _IN_REGISTERS
     stretch = max(1, _STRETCH // run) * run
-    few, one_byte, two_bytes = s <= _IN_REGISTERS, bits == 8 and parts == 1, bits == 16 and parts == 2
-    room = -(-(s - 1) // 8) * 8 if s <= _IN_PASSES else 1 << (s - 1).bit_length()
-    stride = 1 if s <= _IN_PASSES else room // 16
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def quantize(values, levels, table, keys, nearest, packed, first, stop):
         u, rounded, codes = np.empty(_RUN, np.float32), np.empty(_RUN, np.int32), np.empty(stretch, np.uint8)
         part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
-        reached, low, step = np.empty(room, np.float32), np.zeros(room + 1, np.float32), np.zeros(room + 1, np.float32)
-        lows, steps = np.empty(_RUN, np.float32), np.empty(_RUN, np.float32)
-        block, drawn_run, drawn_key, prepared = _block_of(table, first), -1, np.int64(0), -1
+        block = _block_of(table, first)
         for begin in range(first, stop, stretch):
             end = min(begin + stretch, stop)
-            at = begin
-            while at < end:
-                while at >= table[block, CODE] + table[block, LENGTH]:
-                    block += 1
-                done = at - table[block, CODE]
-                position, start = table[block, POSITION] + done, table[block, START] + done
-                inside = position & (_RUN - 1)
-                n = min(min(_RUN - inside, table[block, LENGTH] - done), end - at)
-                if not nearest and (drawn_run != position >> 8 or drawn_key != keys[block]):
-                    _draw(position, keys[block], u)
-                    drawn_run, drawn_key = position >> 8, keys[block]
-                if few:
-                    level = to_fixed_tuple(levels[block], s)
-                    _round_few(values, start, n, level, s, nearest, u, inside, rounded)
-                else:
-                    if prepared != block:
-                        _prepare(levels, block, nearest, reached, low, step)
-                        prepared = block
-                    _count_reached(values, start, n, reached, stride, nearest, rounded)
-                    if stride > 1:
-                        _search_reached(values, start, n, reached, stride, nearest, rounded)
-                    if not nearest:
-                        _look_up(n, low, step, rounded, lows, steps)
-                        _round_up(values, start, n, u, inside, lows, steps, rounded)
-                for j in range(n):
-                    store(codes, at - begin + j, np.uint8(load(rounded, j)))
-                at += n
+            if few:
+                block = _round_few(values, levels, table, keys, nearest, block, begin, end, s, u, rounded, codes)
+            else:
+                block = _round_many(values, levels, table, keys, nearest, block, begin, end, u, rounded, codes)
             full, to = (end - begin) // run, begin // run * size
-            for g in range(full):
-                if one_byte:
-                    _join_digits(codes, g * run, count, s, packed, to + g * size)
-                    continue
-                for p in range(parts - 1):
-                    _join_digits(codes, g * run + p * each * GROUP, each, s, part, p * GROUP)
-                _join_digits(codes, g * run + (parts - 1) * each * GROUP, rest, s, part, (parts - 1) * GROUP)
-                if two_bytes:
-                    for j in range(GROUP):
-                        word = np.uint16(load(part, j) + np.uint16(load(part, GROUP + j) * np.uint16(power)))
-                        store(packed, to + g * size + 2 * j, np.uint8(word))
-                        store(packed, to + g * size + 2 * j + 1, np.uint8(word >> np.uint16(8)))
-                else:
-                    join_parts(part, parts, power, words)
-                    write_words(words, bits, packed, to + g * size)
+            _pack_groups(codes, full, s, count, bits, each, parts, rest, power, part, words, packed, to)
             if full * run < end - begin:
                 pack_group(codes[full * run : end - begin], s, count, bits, packed[to + full * size :])
 
@@ -288,10 +378,8 @@ def _dequantizer(s: int) -> Callable[..., None]:
     digits, r = digit_layout(s), recipe(s)
     count, bits, each, parts, rest = digits.count, digits.bits, r.each, r.parts, r.rest
     power, magic, shift, inverse = r.power, np.uint64(r.magic), r.shift, r.inverse
-    run, size = GROUP * count, 8 * bits
+    run, size, few = GROUP * count, 8 * bits, s <= _IN_REGISTERS
     stretch = max(1, _STRETCH // run) * run
-    few, one_byte, two_bytes = s <= _IN_REGISTERS, bits == 8 and parts == 1, bits == 16 and parts == 2
-    about = (1 << 16) // power
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def dequantize(packed, levels, table, total, add, first, stop):
@@ -301,40 +389,15 @@ def _dequantizer(s: int) -> Callable[..., None]:
         for begin in range(first, stop, stretch):
             end = min(begin + stretch, stop)
             full, to = (end - begin) // run, begin // run * size
-            for g in range(full):
-                if one_byte:
-                    _split_digits(packed, to + g * size, count, s, inverse, codes, g * run)
-                    continue
-                if two_bytes:
-                    for j in range(GROUP):
-                        word = np.uint16(load(packed, to + g * size + 2 * j))
-                        word |= np.uint16(np.uint16(load(packed, to + g * size + 2 * j + 1)) << np.uint16(8))
-                        quotient = high_product16(word, np.uint16(about))  # at most one too small
-                        left = np.uint16(word - np.uint16(quotient * np.uint16(power)))
-                        more = left >= np.uint16(power)
-                        store(part, j, np.uint16(left - np.uint16(power)) if more else left)
-                        store(part, GROUP + j, np.uint16(quotient + np.uint16(more)))
-                else:
-                    read_words(packed, to + g * size, bits, words)
-                    split_parts(words, parts, power, magic, shift, part)
-                for p in range(parts - 1):
-                    _split_digits(part, p * GROUP, each, s, inverse, codes, g * run + p * each * GROUP)
-                last = parts - 1
-                _split_digits(part, last * GROUP, rest, s, inverse, codes, g * run + last * each * GROUP)
+            _unpack_groups(
+                packed, to, full, s, count, bits, each, parts, rest, power, magic, shift, inverse, part, words, codes
+            )
             if full * run < end - begin:
                 unpack_group(packed[to + full * size :], s, count, bits, codes[full * run : end - begin])
-            at = begin
-            while at < end:
-                while at >= table[block, CODE] + table[block, LENGTH]:
-                    block += 1
-                done = at - table[block, CODE]
-                start, n = table[block, START] + done, min(table[block, LENGTH] - done, end - at)
-                if few:
-                    level = to_fixed_tuple(levels[block], s)
-                    _look_up_few(codes, at - begin, n, level, s, total, start, add)
-                else:
-                    _look_up_many(codes, at - begin, n, levels, block, total, start, add)
-                at += n
+            if few:
+                block = _look_up_few(codes, levels, table, block, begin, end, s, total, add)
+            else:
+                block = _look_up_many(codes, levels, table, block, begin, end, total, add)
 
     return dequantize
 
