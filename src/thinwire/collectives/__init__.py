@@ -3,6 +3,18 @@
 from thinwire.collectives.agree import agree
 from thinwire.collectives.all_reduce import all_reduce
 from thinwire.collectives.channel import Channel, Traffic
-from thinwire.collectives.exchange import Observer, average, mean_of_frames, plain_mean
+from thinwire.collectives.exchange import ALGORITHMS, average, mean_of_frames, plain_mean
+from thinwire.collectives.feedback import Feedback, Observer
 
-__all__ = ["Channel", "Observer", "Traffic", "agree", "all_reduce", "average", "mean_of_frames", "plain_mean"]
+__all__ = [
+    "ALGORITHMS",
+    "Channel",
+    "Feedback",
+    "Observer",
+    "Traffic",
+    "agree",
+    "all_reduce",
+    "average",
+    "mean_of_frames",
+    "plain_mean",
+]

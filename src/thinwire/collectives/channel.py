@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,13 +29,19 @@ _PATIENCE = 5.0  # seconds that closing waits for the exchange under way
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What this rank has exchanged on a channel: bytes as handed to the transport. `agree` is not counted."""
+    """What this rank has exchanged on a channel, and the channel's thread has spent on it. `agree` is not counted.
+
+    Bytes are those handed to the transport.
+    """
 
     calls: int = 0  # exchanges
     bytes_sent: int = 0
     bytes_received: int = 0
     values: int = 0  # encoded on this rank
     frame_bytes: int = 0  # of the frames that carry them, once each
+    encode_seconds: float = 0.0
+    communicate_seconds: float = 0.0  # waiting for other ranks included
+    decode_seconds: float = 0.0
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(**{name: count + getattr(other, name) for name, count in vars(self).items()})
@@ -98,6 +106,14 @@ class Channel:
     def count(self, **amounts: int) -> None:
         """Add one call and the named amounts to `traffic`."""
         self.traffic = self.traffic + Traffic(calls=1, **amounts)
+
+    @contextlib.contextmanager
+    def timed(self, stage: Literal["encode", "communicate", "decode"]) -> Iterator[None]:
+        """Add the time that the block takes on this thread to that stage's seconds in `traffic`."""
+        start = time.perf_counter()
+        yield
+        took: dict[str, Any] = {f"{stage}_seconds": time.perf_counter() - start}
+        self.traffic = self.traffic + Traffic(**took)
 
     def close(self) -> None:
         """Refuse further work, finish what is under way and leave the group. Again is harmless."""
