@@ -2,5 +2,6 @@
 
 import thinwire
 import thinwire.ddp
+from thinwire.schemes import METHODS
 
-thinwire.warmup()
+thinwire.warmup(*(method() for method in METHODS.values()))

@@ -1,6 +1,7 @@
 """Arithmetic: one folder per operation, each with its specification in torch and its Numba kernels."""
 
 from thinwire.kernels.checksum import checksum
+from thinwire.kernels.compiling import announce_compilation
 from thinwire.kernels.dispatch import BACKENDS, backend
 from thinwire.kernels.pack import digit_layout, pack, packed_bytes, unpack
 from thinwire.kernels.pool import set_threads, threads
@@ -44,3 +45,5 @@ __all__ = [
     "threads",
     "unpack",
 ]
+
+announce_compilation()

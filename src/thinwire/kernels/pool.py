@@ -10,7 +10,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 __all__ = ["for_ranges", "set_threads", "threads"]
 
@@ -69,5 +69,12 @@ def for_ranges(count: int, smallest: int, run: Callable[[int, int], object]) -> 
             _executor = ThreadPoolExecutor(threads(), "thinwire-kernel", _mark_worker)
         executor = _executor
     bounds = [count * i // parts for i in range(parts + 1)]
-    for done in [executor.submit(run, a, b) for a, b in itertools.pairwise(bounds)]:
+    others = [executor.submit(run, a, b) for a, b in itertools.pairwise(bounds[1:])]
+    _here.worker = True  # this thread takes a range, too: it would only wait, and waking another takes time
+    try:
+        run(0, bounds[1])
+    finally:
+        _here.worker = False
+        wait(others)  # whatever happens here, they write to the caller's arrays
+    for done in others:
         done.result()

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.schemes import METHODS, Scheme, partition
+from thinwire.schemes import METHODS, MinMax, Optimal, Scheme, partition
 from thinwire.types import Key, Layout
 from thinwire.wire import frame as frames
 from thinwire.wire.header import Shape, read_header
 from thinwire.wire.message import Schemes, Tensors, compose, layout_of
 
-__all__ = ["FrameInfo", "capacity", "decode", "encode", "expected_error", "inspect", "warmup"]
+__all__ = ["FrameInfo", "capacity", "decode", "encode", "expected_error", "inspect", "usual_schemes", "warmup"]
 
 
 def encode(x: Tensors, scheme: Schemes, *, seed: int = 0) -> Tensor:
@@ -119,14 +119,21 @@ def inspect(frame: Tensor) -> FrameInfo:
     return FrameInfo(segments=header.layout, key=header.key, values=values, bytes=header.frame_bytes, parts=parts)
 
 
+def usual_schemes() -> list[Scheme]:
+    """Each method at its default, and the usual level counts: a kernel is compiled for each of them."""
+    methods = [method() for method in METHODS.values()]
+    return [*methods, Optimal(block_size=None), *(MinMax(levels=s) for s in (2, 3, 4, 5, 6, 7, 8, 16, 17))]
+
+
 def warmup(*schemes: Scheme) -> None:
-    """Compile every kernel that these schemes need (all methods if none is given), and keep them on disk.
+    """Compile every kernel that these schemes need (`usual_schemes` if none is given), and keep them on disk.
 
     Call it in the parent before starting workers, so that each of them loads the kernels instead of compiling them.
     """
-    for scheme in schemes or tuple(build() for build in METHODS.values()):
+    for scheme in schemes or usual_schemes():
         for dtype in (torch.float32, torch.float64):
-            message, _ = compose([torch.linspace(-1, 1, 300, dtype=dtype)], scheme)
+            x = torch.linspace(-1, 1, 300 if scheme.options().get("block_size", 1) else 1 << 17, dtype=dtype)
+            message, _ = compose([x], scheme)
             frame = frames.encode(message, Key())
-            frames.accumulate(frame, message.layout, torch.zeros(300, dtype=dtype))
+            frames.accumulate(frame, message.layout, torch.zeros_like(x))
             frames.read(frame)
