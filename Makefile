@@ -27,6 +27,8 @@ check: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.kernels --values 16777216
+	$(BIN)/python -m benchmarks.first_use
 	$(BIN)/python -m benchmarks.optimal
 
 clean:
