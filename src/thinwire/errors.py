@@ -13,6 +13,7 @@ __all__ = [
     "PeerFailure",
     "RegistrationError",
     "SchemeError",
+    "StateError",
     "ThinwireError",
     "TruncatedFrameError",
     "UnexpectedFrameError",
@@ -78,6 +79,10 @@ class DisagreementError(ChannelError):
 
 class RegistrationError(ThinwireError, ValueError):
     """A model or option to which thinwire cannot be registered."""
+
+
+class StateError(ThinwireError, ValueError):
+    """A saved state that does not fit the model, the ranks or the options it is loaded into."""
 
 
 class LabError(ThinwireError, ValueError):

@@ -25,6 +25,7 @@ class Traits:
 
     unbiased: bool  # E[Q(x)] = x for every finite x
     scale_equivariant: bool = True  # Q(2^k x) = 2^k Q(x) for the same random numbers
+    exact: bool = False  # Q(x) = x: nothing is left for error feedback
 
 
 @dataclass(frozen=True, kw_only=True)

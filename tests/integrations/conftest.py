@@ -11,3 +11,8 @@ def team(request: pytest.FixtureRequest) -> Workers:
 @pytest.fixture
 def four() -> Workers:
     return workers(4)
+
+
+@pytest.fixture
+def two() -> Workers:
+    return workers(2)

@@ -73,23 +73,44 @@ def test_models_with_other_parameter_names_disagree(four: Workers) -> None:
         assert "parameter 0 is right.weight (8, 8) torch.float32 on ranks 1, 2, 3 and left.weight" in said
 
 
-def complex_net() -> nn.Module:
-    model = nn.Linear(4, 4)
-    model.phase = nn.Parameter(torch.ones(4, dtype=torch.complex64))
-    return model
+class Phase(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.phase = nn.Parameter(torch.ones(4, dtype=torch.complex64))
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], type[Exception], str]] = {
     "scheme": (lambda: nn.Linear(4, 4), {"scheme": "orq"}, SchemeError, "must be a thinwire scheme"),
     "min_values": (lambda: nn.Linear(4, 4), {"min_values": 1.5}, RegistrationError, "min_values must be"),
     "seed": (lambda: nn.Linear(4, 4), {"seed": -1}, RegistrationError, "seed must be"),
-    "complex": (complex_net, {}, RegistrationError, "parameter phase is torch.complex64"),
-    "sparse": (
-        lambda: nn.Sequential(nn.Embedding(9, 4, sparse=True)),
-        {},
+    "warmup_steps": (lambda: nn.Linear(4, 4), {"warmup_steps": -1}, RegistrationError, "warmup_steps must be"),
+    "algorithm": (lambda: nn.Linear(4, 4), {"algorithm": "ring"}, RegistrationError, "algorithm must be one of auto, "),
+    "error_feedback": (
+        lambda: nn.Linear(4, 4),
+        {"error_feedback": "yes"},
         RegistrationError,
-        "0 makes sparse gradients",
+        "one of False, True, auto",
     ),
+    "feedback of nothing": (
+        lambda: nn.Linear(4, 4),
+        {"error_feedback": True},
+        RegistrationError,
+        "error_feedback has no effect: every parameter travels exactly",
+    ),
+    "grad_scaler alone": (
+        lambda: nn.Linear(4, 4),
+        {"grad_scaler": torch.amp.GradScaler("cpu")},
+        RegistrationError,
+        "grad_scaler has no effect",
+    ),
+    "a rule for nothing": (
+        lambda: nn.Linear(4, 4),
+        {"rules": [ddp.Rule("keep", dims=3)]},
+        SchemeError,
+        r"rule 0 \(dims=3\) decides nothing",
+    ),
+    "not a rule": (lambda: nn.Linear(4, 4), {"rules": ["keep"]}, RegistrationError, "rules must be"),
+    "strict": (lambda: Phase(), {"strict": True}, RegistrationError, "strict: .* uncompressed: phase: torch.complex64"),
 }
 
 
@@ -141,7 +162,7 @@ def test_a_model_that_is_not_wrapped_is_refused() -> None:
 def converted_job(rank: int, n: int) -> None:
     model = net()
     handle = ddp.register(model, thinwire.ORQ())
-    handle._segments = {p: s for p, s in handle._segments.items() if s.numel != 60}
+    del handle._policy.segments(0)[model.module[0].bias]
     with pytest.raises(RegistrationError, match="did not have at registration"):
         backward(model)
     handle.close()

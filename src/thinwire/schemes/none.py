@@ -27,7 +27,7 @@ class NoCompression(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(unbiased=True)
+        return Traits(unbiased=True, exact=True)
 
     def part_bytes(self, group: Group) -> Mapping[str, int]:
         return {"values": group.values * group.dtype.itemsize}

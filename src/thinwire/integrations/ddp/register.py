@@ -1,0 +1,122 @@
+"""Hang a model's averaging on a channel of its own."""
+
+# No postponed annotations in this file: DDP compares those of the hook with the real types.
+
+import logging
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.collectives import Channel, agree
+from thinwire.errors import RegistrationError
+from thinwire.feedback import FeedbackMode
+from thinwire.integrations.ddp.handle import Handle
+from thinwire.integrations.ddp.options import Options
+from thinwire.policies import Choice, Policy, Rule
+
+__all__ = ["register"]
+
+_log = logging.getLogger("thinwire")
+
+
+def register(
+    model: DistributedDataParallel,
+    scheme: Choice,
+    *,
+    rules: Sequence[Rule] = (),
+    algorithm: str = "auto",
+    error_feedback: FeedbackMode = False,
+    warmup_steps: int = 0,
+    grad_scaler: torch.amp.GradScaler | None = None,
+    min_values: int = 1024,
+    seed: int = 0,
+    strict: bool = False,
+) -> Handle:
+    """Average the model's gradients through quantized frames from now on.
+
+    A collective call: every rank makes it, right after wrapping the model and before the first backward pass.
+
+    Args:
+        model: not compiled with DDP's python reducer, without another communication hook.
+        scheme: for every parameter that no rule names and that has at least `min_values` values. A Schedule changes it
+            by step.
+        rules: for parameters by name, module, dimensions or count; the first that fits wins. See Rule.
+        algorithm: how frames travel; see thinwire.all_reduce.
+        error_feedback: True: what an encoding lost is added to the next step's gradient; "auto": for biased
+            schemes only. See docs/error-feedback.md.
+        warmup_steps: so many first steps are averaged uncompressed. Higher => more bytes.
+        grad_scaler: the scaler that multiplies the loss: a step that it will skip (some averaged gradient is not
+            finite) puts all residuals back, and a changed scale rescales them.
+        min_values: smaller parameters travel uncompressed in the same frames. Higher => more bytes, less error.
+        seed: of the random numbers, with the step, the rank and the parameter. Give each model its own.
+        strict: refuse what would be averaged uncompressed because it cannot be encoded, or run without kernels.
+
+    Raises:
+        RegistrationError, SchemeError: the model or an option is not fit, or an option has no effect; on all
+            ranks alike.
+        DisagreementError: ranks differ, or only some can take part; on all ranks.
+        ChannelError: a rank is gone.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise RegistrationError(
+            f"register() takes a model wrapped in DistributedDataParallel, got {type(model).__name__}"
+        )
+    options = Options(
+        scheme=scheme,
+        rules=tuple(rules),
+        algorithm=algorithm,
+        error_feedback=error_feedback,
+        warmup_steps=warmup_steps,
+        grad_scaler=grad_scaler,
+        min_values=min_values,
+        seed=seed,
+        strict=strict,
+    )
+    channel = Channel(model.process_group)
+    try:
+        policy = _agreed(channel, model, options)
+        handle = Handle(channel, model.module, policy, options)
+        try:
+            model.register_comm_hook(handle, _average)
+        except RuntimeError as error:
+            raise RegistrationError(f"the model already has a communication hook: {error}") from error
+    except Exception:
+        channel.close()
+        raise
+    _log_plain(policy)
+    return handle
+
+
+def _average(handle: Handle, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return handle.average(bucket)
+
+
+def _agreed(channel: Channel, model: DistributedDataParallel, options: Options) -> Policy:
+    """The policy, after all ranks said that they have the same and that nothing is in their way."""
+    obstacle: Exception | None = None
+    described: dict[str, str] = {}
+    try:
+        _check_reducer(model)
+        policy = options.policy(model.module)
+        described = options.describe(model, policy)
+    except (RegistrationError, ValueError) as error:
+        obstacle = error
+    agree(channel, described, obstacle)
+    return policy
+
+
+def _check_reducer(model: DistributedDataParallel) -> None:
+    if getattr(model, "_use_python_reducer", False):
+        raise RegistrationError(
+            "DDP with the python reducer (torch._dynamo.config.optimize_ddp = 'python_reducer') hands its hooks "
+            "single gradients instead of buckets: use 'ddp_optimizer' or False"
+        )
+
+
+def _log_plain(policy: Policy) -> None:
+    """Say once what travels uncompressed because it cannot be encoded."""
+    plain = [f"{name} ({decision.why})" for name, decision in policy.decisions.items() if decision.schedule is None]
+    if plain:
+        _log.warning("averaged uncompressed: %s", ", ".join(plain))
