@@ -119,6 +119,10 @@ class Policy:
     Args:
         scheme: for what no rule names and has at least `min_values` values; smaller parameters are kept.
 
+    Attributes:
+        decisions: by name.
+        plain: the parameters that cannot be encoded.
+
     Raises:
         SchemeError: a rule that decides nothing.
     """
@@ -133,6 +137,7 @@ class Policy:
             name: _decide(name, parameter, holders[parameter], scheme, rules, min_values)
             for name, parameter in self._parameters.items()
         }
+        self.plain = {p for name, p in self._parameters.items() if self.decisions[name].schedule is None}
         used = {decision.rule for decision in self.decisions.values()}
         for index, rule in enumerate(rules):
             if index not in used:

@@ -19,7 +19,7 @@ from thinwire.integrations.ddp import state
 from thinwire.integrations.ddp.options import Options
 from thinwire.monitor import Meter, Stats, Writer
 from thinwire.policies import Policy, TravelPlan
-from thinwire.types import DTYPES, Key, Message
+from thinwire.types import Key, Message
 
 __all__ = ["Handle"]
 
@@ -182,8 +182,8 @@ class Handle:
 
     def _submit(self, bucket: dist.GradBucket) -> Future[Tensor]:
         buffer = bucket.buffer()
-        if buffer.layout != torch.strided or buffer.dtype not in DTYPES:
-            self._travelled["cannot be encoded"] += sum(p.numel() for p in bucket.parameters())
+        if self._policy.plain.issuperset(bucket.parameters()):
+            self._travelled["cannot be encoded"] += buffer.numel()  # DDP sees a complex number as two
             return self._channel.submit(lambda: self._plain_mean(buffer), buffer.device)
         message = self._message(bucket)
         key = Key(seed=self._options.seed, step=self._step, rank=self._channel.rank)
