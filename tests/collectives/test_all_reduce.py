@@ -9,24 +9,15 @@ import torch
 import torch.distributed as dist
 
 import thinwire
+from samples import tensors
 from thinwire.collectives import Channel, all_reduce, average
-from thinwire.errors import ChannelError, MessageError, UnexpectedFrameError
+from thinwire.errors import ChannelError, MessageError, PeerFailure, UnexpectedFrameError
 from thinwire.schemes import METHODS
-from thinwire.types import DTYPES, Key
+from thinwire.types import Key
 from thinwire.wire import capacity, compose, encode, read
 from workers import Workers
 
 SCHEMES = [build() for build in METHODS.values()]
-
-
-def tensors(rank: int) -> dict[str, torch.Tensor]:
-    """What a rank brings: every dtype, awkward shapes, blocks that do not fit."""
-    generator = torch.Generator().manual_seed(100 + rank)
-    shapes = {"matrix": (70, 61), "scalar": (), "empty": (3, 0), "one": (1,), "prime": (2053,)}
-    drawn = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    drawn |= {str(d): torch.randn(2049, generator=generator, dtype=torch.float64).to(d) for d in DTYPES}
-    drawn["turned"] = torch.randn(40, 30, generator=generator).t()
-    return drawn
 
 
 def mean_of_decoded(ranks: int, scheme: thinwire.schemes.Scheme, key: Key) -> dict[str, torch.Tensor]:
@@ -45,7 +36,7 @@ def mean_of_decoded(ranks: int, scheme: thinwire.schemes.Scheme, key: Key) -> di
 def mean_job(rank: int, n: int, scheme: thinwire.schemes.Scheme) -> list[bytes]:
     own = tensors(rank)
     key = Key(seed=3, step=5)
-    means = all_reduce(own, scheme, key=key)
+    means = all_reduce(own, scheme, key=key, algorithm="all_gather")
     for name, expected in mean_of_decoded(n, scheme, key).items():
         assert means[name].shape == expected.shape
         assert torch.equal(means[name], expected), f"{name}: {means[name]} is not {expected}"
@@ -70,7 +61,7 @@ def float32_job(rank: int, n: int) -> None:
     total = torch.zeros(5000)
     for r in range(n):
         total += read(encode(compose(x[r], scheme)[0], key.replace(rank=r)))[1][0]
-    assert torch.equal(all_reduce(x[rank], scheme, key=key), total / n)
+    assert torch.equal(all_reduce(x[rank], scheme, key=key, algorithm="all_gather"), total / n)
 
 
 def test_float32_values_are_added_in_rank_order(team: Workers) -> None:
@@ -95,7 +86,7 @@ def error_job(rank: int, n: int) -> tuple[list[torch.Tensor], list[torch.Tensor]
     x = torch.randn(1 << 16, generator=torch.Generator().manual_seed(0))
     scheme = thinwire.QSGD(levels=3)
     single = [read(encode(compose(x, scheme)[0], Key(step=s)))[1][0] - x for s in range(2)]
-    return single, [all_reduce(x, scheme, key=Key(step=step)) - x for step in range(2)]
+    return single, [all_reduce(x, scheme, key=Key(step=step), algorithm="all_gather") - x for step in range(2)]
 
 
 def test_ranks_and_steps_draw_independently(four: Workers) -> None:
@@ -130,28 +121,29 @@ def test_structure_shapes_and_dtypes_come_back(team: Workers) -> None:
     team.run(structure_job)
 
 
-def non_finite_job(rank: int, n: int, scheme: thinwire.schemes.Scheme) -> bytes:
+def non_finite_job(rank: int, n: int, scheme: thinwire.schemes.Scheme, algorithm: str) -> bytes:
     """Rank n - 1 brings one inf and one NaN, in the first and the third of four blocks."""
     group = dist.new_group()
     x = torch.randn(4 * 2048, generator=torch.Generator().manual_seed(rank))
     if rank == n - 1:
         x[7], x[5000] = float("inf"), float("nan")
-    mean = all_reduce(x, scheme, group=group)
+    mean = all_reduce(x, scheme, group=group, algorithm=algorithm)
     finite = mean.isfinite()
     assert not finite[7]
     assert not finite[5000]
     assert finite[2048:4096].all()
     assert finite[6144:].all()
     x[7] = x[5000] = 1.0
-    assert all_reduce(x, scheme, group=group).isfinite().all()  # the next call is normal
+    assert all_reduce(x, scheme, group=group, algorithm=algorithm).isfinite().all()  # the next call is normal
     return mean.numpy().tobytes()
 
 
+@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.label)
 def test_a_non_finite_value_of_one_rank_is_seen_by_all_where_it_is(
-    team: Workers, scheme: thinwire.schemes.Scheme
+    team: Workers, scheme: thinwire.schemes.Scheme, algorithm: str
 ) -> None:
-    results = team.run(non_finite_job, scheme)
+    results = team.run(non_finite_job, scheme, algorithm)
     assert all(result == results[0] for result in results)
 
 
@@ -201,17 +193,18 @@ def test_two_threads_with_a_group_each_do_not_swap_results(four: Workers) -> Non
     four.run(threads_job)
 
 
-def crossed_job(rank: int, n: int) -> str:
+def crossed_job(rank: int, n: int, algorithm: str) -> str:
     group = dist.new_group()
-    with pytest.raises(UnexpectedFrameError) as caught:  # rank 0 has turned two calls round
-        all_reduce(torch.ones(10), thinwire.ORQ(), group=group, key=Key(step=1 if rank else 2))
-    with pytest.raises(UnexpectedFrameError, match="expected"):  # the channel stays broken
+    with pytest.raises((UnexpectedFrameError, PeerFailure)) as caught:  # rank 0 has turned two calls round
+        all_reduce(torch.ones(10), thinwire.ORQ(), group=group, key=Key(step=1 if rank else 2), algorithm=algorithm)
+    with pytest.raises(type(caught.value), match="expected"):  # the channel stays broken
         all_reduce(torch.ones(10), thinwire.ORQ(), group=group)
     return str(caught.value)
 
 
-def test_calls_in_different_order_are_refused_not_mixed(four: Workers) -> None:
-    assert all("step=1" in said and "step=2" in said for said in four.run(crossed_job))
+@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter"])
+def test_calls_in_different_order_are_refused_not_mixed(four: Workers, algorithm: str) -> None:
+    assert all("step=1" in said and "step=2" in said for said in four.run(crossed_job, algorithm))
 
 
 def subgroup_job(rank: int, n: int) -> float:

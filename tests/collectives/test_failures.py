@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import thinwire
-from thinwire.collectives import Channel, all_reduce, average, exchange
+from thinwire.collectives import Channel, all_reduce, average, by_gather, call
 from thinwire.errors import AlteredFrameError, ChannelError, PeerFailure
 from thinwire.types import Key
 from thinwire.wire import compose, encode
@@ -40,7 +40,7 @@ def encode_job(rank: int, n: int, failing: list[int], text: str, values: int) ->
 
     with pytest.MonkeyPatch.context() as patch:
         if rank in failing:
-            patch.setattr(exchange, "encode", broken)
+            patch.setattr(by_gather, "encode", broken)
         first = attempt(channel, values)
     return first, attempt(channel, values)
 
@@ -74,7 +74,7 @@ def altered_job(rank: int, n: int) -> str:
 
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
-            patch.setattr(exchange, "encode", flipped)
+            patch.setattr(by_gather, "encode", flipped)
         return attempt(channel)
 
 
@@ -94,7 +94,7 @@ def alone_job(rank: int, n: int) -> str:
 
     with pytest.MonkeyPatch.context() as patch:
         if rank == 2:
-            patch.setattr(exchange, "accumulate", broken)
+            patch.setattr(call, "accumulate", broken)
         else:
             average(channel, message, Key()).wait()
         return attempt(channel)
@@ -160,9 +160,9 @@ def broken_for_good_job(rank: int, n: int) -> None:
     group = dist.new_group()
     with pytest.MonkeyPatch.context() as patch:
         if rank == 0:
-            patch.delattr(exchange, "encode")
+            patch.delattr(by_gather, "encode")
         with pytest.raises(PeerFailure) as first:
-            all_reduce(torch.ones(10), thinwire.ORQ(), group=group)
+            all_reduce(torch.ones(10), thinwire.ORQ(), group=group, algorithm="all_gather")
     with pytest.raises(PeerFailure) as second:
         all_reduce(torch.ones(10), thinwire.ORQ(), group=group)
     assert str(first.value) == str(second.value)

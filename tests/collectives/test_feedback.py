@@ -8,6 +8,7 @@ from torch import Tensor
 
 import thinwire
 from thinwire.collectives import Channel, mean_of_frames
+from thinwire.collectives.shards import cut
 from thinwire.types import Key, Message
 from thinwire.wire import compose
 from workers import Workers
@@ -48,15 +49,20 @@ def telescoping_job(rank: int, n: int, algorithm: str) -> None:
         message, _ = compose(gradients(rank, step), thinwire.SignSGD())
         received += mean_of_frames(channel, message, Key(step=step), algorithm=algorithm, feedback=memory)
         true += torch.stack([torch.cat(list(gradients(r, step).values())) for r in range(n)]).mean(0)
-    kept = torch.cat([memory.residuals[name, stream] for stream, name in enumerate("abc")])
-    every = channel.submit(lambda: channel.link.add(kept / n)).wait()
+    kept = torch.cat([memory.residuals.pop((name, stream)) for stream, name in enumerate("abc")]) / n
+    own = cut(message.layout, n)[rank]
+    for piece, segment in zip(own.pieces, own.layout if memory.residuals else ()):
+        residual = memory.residuals.pop((segment.name, segment.stream))
+        kept[piece.at : piece.at + piece.count] += residual  # of the mean, which is sent once
+    assert not memory.residuals
+    every = channel.submit(lambda: channel.link.add(kept)).wait()
     torch.testing.assert_close(received + every, true, rtol=0, atol=1e-4)
     assert (received - true).abs().max() > 0.1  # without what is kept it would not hold
-    assert memory.calls == ["compensate", "keep"] * 8
+    assert memory.calls == ["compensate", "keep"] * (8 if algorithm == "all_gather" else 16)
     channel.close()
 
 
-@pytest.mark.parametrize("algorithm", ["all_gather"])
+@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter"])
 def test_nothing_is_lost_only_delayed(team: Workers, algorithm: str) -> None:
     team.run(telescoping_job, algorithm)
 
@@ -77,20 +83,23 @@ class Broken(Memory):
         super().keep(message, decoded)
 
 
-def broken_job(rank: int, n: int, where: str) -> str:
+def broken_job(rank: int, n: int, where: str, algorithm: str) -> str:
     channel = Channel()
     feedback = Broken(where) if rank == 2 else Memory()
     message, _ = compose(torch.ones(3000), thinwire.SignSGD())
 
     def step() -> Tensor:
-        return channel.submit(lambda: mean_of_frames(channel, message, Key(), feedback=feedback)).wait()
+        return channel.submit(
+            lambda: mean_of_frames(channel, message, Key(), algorithm=algorithm, feedback=feedback)
+        ).wait()
 
     with pytest.raises(thinwire.ThinwireError) as caught:
         step(), step()  # the others may learn of it at their next exchange
     return str(caught.value)
 
 
+@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter"])
 @pytest.mark.parametrize("where", ["compensate", "keep"])
-def test_feedback_that_fails_on_one_rank_ends_all_with_its_cause(four: Workers, where: str) -> None:
-    results = four.run(broken_job, where)
+def test_feedback_that_fails_on_one_rank_ends_all_with_its_cause(four: Workers, where: str, algorithm: str) -> None:
+    results = four.run(broken_job, where, algorithm)
     assert all("rank 2" in said and "MemoryError: no room to" in said for said in results), results

@@ -3,7 +3,7 @@
 from thinwire.collectives.agree import agree
 from thinwire.collectives.all_reduce import all_reduce
 from thinwire.collectives.channel import Channel, Traffic
-from thinwire.collectives.exchange import ALGORITHMS, average, mean_of_frames, plain_mean
+from thinwire.collectives.exchange import ALGORITHMS, average, check_algorithm, mean_of_frames, plain_mean
 from thinwire.collectives.feedback import Feedback, Observer
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "agree",
     "all_reduce",
     "average",
+    "check_algorithm",
     "mean_of_frames",
     "plain_mean",
 ]

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.collectives.channel import Channel
-from thinwire.collectives.exchange import average
+from thinwire.collectives.exchange import average, check_algorithm
 from thinwire.collectives.transport import parent_of
+from thinwire.schemes import Scheme
 from thinwire.types import Key, Layout
 from thinwire.wire import Shape, compose
 from thinwire.wire.message import Schemes, Tensors
@@ -24,7 +25,13 @@ _lock = threading.Lock()
 
 
 def all_reduce(
-    x: Tensors, scheme: Schemes, *, group: dist.ProcessGroup | None = None, key: Key | None = None
+    x: Tensors,
+    scheme: Schemes,
+    *,
+    group: dist.ProcessGroup | None = None,
+    key: Key | None = None,
+    algorithm: str = "auto",
+    second_leg: Scheme | None = None,
 ) -> Tensor | list[Tensor] | dict[str, Tensor]:
     """Average `x` over the ranks of `group` by exchanging frames. Not in place.
 
@@ -37,19 +44,24 @@ def all_reduce(
         group: None means all ranks.
         key: which random numbers, of one seed and step on all ranks (its rank is set here). None: seed 0, and
             the number of this call on the group as step.
+        algorithm: "all_gather", "reduce_scatter" or "auto": see docs/collectives.md. On all ranks the same.
+        second_leg: the scheme for the mean on its way back from a shard's owner; None: `scheme`.
 
     Returns:
         New tensors in the structure of `x`, of its shapes, dtypes and device; equal to the bit on all ranks.
 
     Raises:
-        MessageError: `x` cannot be encoded. On this rank, before anything is sent.
+        MessageError, SchemeError: `x` cannot be encoded, or there is no such algorithm. On this rank, before anything
+            is sent.
         PeerFailure, FrameError: a rank failed to encode, or its frame is not the one expected; on all ranks.
         ChannelError: torch.distributed is not initialised, a rank is gone, or the group's channel broke before.
     """
     message, shape = compose(x, scheme)
     channel, steps = _channel(group)
+    check_algorithm(algorithm, second_leg, channel.world_size)
     with _lock:  # numbers and order of calls go together
-        future = average(channel, message, Key(step=next(steps)) if key is None else key)
+        key = Key(step=next(steps)) if key is None else key
+        future = average(channel, message, key, algorithm, second_leg)
     return _restore(future.wait(), message.layout, shape)
 
 

@@ -23,7 +23,8 @@ __all__ = ["Channel", "Traffic"]
 
 T = TypeVar("T")
 _Queue = SimpleQueue[Callable[[], None] | None]
-_ALIKE = (PeerFailure, FrameError)  # raised from bytes that every rank has seen
+_ALIKE = (PeerFailure, FrameError)  # raised from bytes that other ranks have seen, too
+_GRACE = 2.0  # seconds until connections close under ranks that have yet to receive the same bytes
 _PATIENCE = 5.0  # seconds that closing waits for the exchange under way
 
 
@@ -104,8 +105,8 @@ class Channel:
         return future
 
     def count(self, **amounts: int) -> None:
-        """Add one call and the named amounts to `traffic`."""
-        self.traffic = self.traffic + Traffic(calls=1, **amounts)
+        """Add the named amounts to `traffic`."""
+        self.traffic = self.traffic + Traffic(**amounts)
 
     @contextlib.contextmanager
     def timed(self, stage: Literal["encode", "communicate", "decode"]) -> Iterator[None]:
@@ -134,6 +135,10 @@ class Channel:
     def _broken_by(self, error: BaseException) -> ThinwireError:
         """The error that every rank raises for this one."""
         if isinstance(error, _ALIKE):
+            self.link.report(str(error))  # for ranks that did not get these bytes
+            leaving = threading.Timer(_GRACE, self.link.drop)
+            leaving.daemon = True
+            leaving.start()
             return error
         if isinstance(error, ChannelError):
             fault = ChannelError(self.link.reported() or str(error))

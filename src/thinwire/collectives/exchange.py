@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.futures import Future
 
+from thinwire.collectives.by_gather import gather_mean
+from thinwire.collectives.by_scatter import scatter_mean
+from thinwire.collectives.call import Call
 from thinwire.collectives.channel import Channel
-from thinwire.collectives.failure import failure_frame, raise_failures
 from thinwire.collectives.feedback import Feedback, Observer
-from thinwire.errors import FrameError, SchemeError
-from thinwire.types import Key, Layout, Message
-from thinwire.wire import accumulate, capacity, encode
+from thinwire.errors import SchemeError
+from thinwire.schemes import Scheme
+from thinwire.types import Key, Message
 
-__all__ = ["ALGORITHMS", "average", "mean_of_frames", "plain_mean"]
+__all__ = ["ALGORITHMS", "average", "check_algorithm", "mean_of_frames", "plain_mean"]
 
-ALGORITHMS = ("auto", "all_gather")
+ALGORITHMS = ("auto", "all_gather", "reduce_scatter")
+_FEW = 3  # ranks: up to here all_gather sends little more and loses less
 
 
-def average(channel: Channel, message: Message, key: Key, algorithm: str = "auto") -> Future[Tensor]:
-    """Average a message over the channel's ranks. See `mean_of_frames`."""
-    return channel.submit(lambda: mean_of_frames(channel, message, key, algorithm=algorithm), message.device)
+def check_algorithm(algorithm: str, second_leg: Scheme | None, world_size: int) -> str:
+    """The algorithm that is meant: "auto" is all_gather up to 3 ranks and reduce_scatter beyond.
+
+    Raises:
+        SchemeError: no such algorithm, or it has no second leg to use the scheme given for it.
+    """
+    if algorithm not in ALGORITHMS:
+        raise SchemeError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+    if second_leg is not None and not isinstance(second_leg, Scheme):
+        raise SchemeError(f"second_leg must be a scheme such as thinwire.ORQ(levels=9), got {second_leg!r}")
+    if algorithm == "all_gather" and second_leg is not None:
+        raise SchemeError("all_gather has no second leg: second_leg needs algorithm='reduce_scatter' or 'auto'")
+    if algorithm != "auto":
+        return algorithm
+    return "all_gather" if world_size <= _FEW else "reduce_scatter"
 
 
 def mean_of_frames(
@@ -29,49 +43,41 @@ def mean_of_frames(
     key: Key,
     observer: Observer | None = None,
     *,
-    algorithm: str = "auto",
+    algorithm: str = "all_gather",
+    second_leg: Scheme | None = None,
     feedback: Feedback | None = None,
 ) -> Tensor:
     """Exchange frames and average what they decode to, this rank's own included.
 
     Args:
         message: of one layout on all ranks.
-        key: of one seed and step on all ranks; its rank is set here.
+        key: of one seed and step on all ranks; its rank is set here, and the second leg's stratum is one more.
         observer: called with `message` and the key before it is encoded; its failure is this rank's.
-        algorithm: one of ALGORITHMS, on all ranks the same.
+        algorithm: one of ALGORITHMS, on all ranks the same; see `check_algorithm`.
+        second_leg: the scheme for the mean on its way back, where there is one and the message's scheme is not
+            exact; None: the message's.
         feedback: what to add to the values before they are encoded, and who keeps the difference.
 
     Returns:
-        float32 `[message.numel]` (float64 if any segment is): the frames' values added in rank order, divided
-        by the number of ranks. Equal to the bit on all ranks.
+        float32 `[message.numel]` (float64 if any segment is), equal to the bit on all ranks. With all_gather: the
+        frames' values added in rank order, divided by the number of ranks; with reduce_scatter: that, encoded again.
 
     Raises:
-        SchemeError: no such algorithm.
-        PeerFailure: a rank could not encode.
-        FrameError: a frame was altered, or is not the one expected. Both on all ranks alike.
+        SchemeError: as check_algorithm, which callers ask before.
+        PeerFailure: a rank could not encode, or not average its shard (an altered frame, say).
+        FrameError: a frame was altered, or is not the one expected.
         ChannelError: a rank is gone.
     """
-    if algorithm not in ALGORITHMS:
-        raise SchemeError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
-    key = key.replace(rank=channel.rank)
-    outgoing = _Outgoing(message)
-    with channel.timed("encode"):
-        outgoing.encode(key, observer, feedback)
-    with channel.timed("communicate"):
-        frames = channel.link.gather(outgoing.frame)
-    length = outgoing.frame.numel()
-    others = (channel.world_size - 1) * length
-    channel.count(bytes_sent=others, bytes_received=others, values=message.numel, frame_bytes=length)
-    raise_failures(frames, outgoing.failure)
-    with channel.timed("decode"):
-        total = _empty_sum(message.layout, message.device)
-        for rank, frame in enumerate(frames):
-            _add(frame, rank, message.layout, total, key.replace(rank=rank))
-        if feedback is not None:
-            own = _empty_sum(message.layout, message.device)
-            _add(frames[channel.rank], channel.rank, message.layout, own, key)
-            feedback.keep(outgoing.message, own)
-        return total.div_(channel.world_size)
+    chosen = check_algorithm(algorithm, second_leg, channel.world_size)
+    call = Call(
+        channel=channel,
+        key=key.replace(rank=channel.rank),
+        ranks=range(channel.world_size),
+        observer=observer,
+        feedback=feedback,
+    )
+    channel.count(calls=1)
+    return gather_mean(call, message) if chosen == "all_gather" else scatter_mean(call, message, second_leg)
 
 
 def plain_mean(channel: Channel, values: Tensor) -> Tensor:
@@ -84,41 +90,14 @@ def plain_mean(channel: Channel, values: Tensor) -> Tensor:
         mean = channel.link.add(values / n) if values.numel() else values.clone()
     own = values.numel() // n + (channel.rank < values.numel() % n)
     moved = 2 * (values.numel() - own) * values.element_size()
-    channel.count(bytes_sent=moved, bytes_received=moved)
+    channel.count(calls=1, bytes_sent=moved, bytes_received=moved)
     return mean
 
 
-class _Outgoing:
-    """What this rank sends: the message as compensated, and its frame or, in its place, why there is none."""
-
-    frame: Tensor
-    failure: Exception | None = None
-
-    def __init__(self, message: Message) -> None:
-        self.message = message
-
-    def encode(self, key: Key, observer: Observer | None, feedback: Feedback | None) -> None:
-        length = capacity(self.message.layout)
-        try:
-            if observer is not None:
-                observer(self.message, key)
-            if feedback is not None:
-                self.message = feedback.compensate(self.message)
-            self.frame = encode(self.message, key)
-            assert self.frame.numel() == length
-        except Exception as error:  # the other ranks wait for this rank's bytes: they get the cause
-            self.failure = error
-            self.frame = failure_frame(error, length).to(self.message.device)
-
-
-def _empty_sum(layout: Layout, device: torch.device) -> Tensor:
-    wide = any(segment.dtype == torch.float64 for segment in layout)
-    values = sum(segment.numel for segment in layout)
-    return torch.zeros(values, dtype=torch.float64 if wide else torch.float32, device=device)
-
-
-def _add(frame: Tensor, rank: int, layout: Layout, total: Tensor, key: Key) -> None:
-    try:
-        accumulate(frame, layout, total, key)
-    except FrameError as error:
-        raise type(error)(f"frame of rank {rank}: {error}") from error
+def average(
+    channel: Channel, message: Message, key: Key, algorithm: str = "all_gather", second_leg: Scheme | None = None
+) -> Future[Tensor]:
+    """Average a message over the channel's ranks. See `mean_of_frames`."""
+    return channel.submit(
+        lambda: mean_of_frames(channel, message, key, algorithm=algorithm, second_leg=second_leg), message.device
+    )

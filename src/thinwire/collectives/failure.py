@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from thinwire.errors import PeerFailure
 
-__all__ = ["failure_frame", "raise_failures"]
+__all__ = ["failure_frame", "frames_or_failure", "raise_failures"]
 
 _MAGIC = b"TWFAULT1"
 
@@ -18,20 +21,39 @@ def failure_frame(error: BaseException, length: int) -> Tensor:
     return torch.tensor(list((_MAGIC + text).ljust(length, b"\0")), dtype=torch.uint8)
 
 
-def raise_failures(frames: Tensor, own: Exception | None = None) -> None:
-    """Look for failure frames among the gathered ones.
+def frames_or_failure(
+    make: Callable[[], list[Tensor]], slots: Sequence[int], device: torch.device
+) -> tuple[list[Tensor], Exception | None]:
+    """What `make` returns, or failure frames that say why it did not: the other ranks wait for this rank's bytes.
 
     Args:
-        frames: uint8 `[ranks, length]`.
+        slots: most bytes of each frame. The cause is cut to the smallest, so that it reads alike everywhere.
+    """
+    try:
+        return make(), None
+    except Exception as error:
+        said = failure_frame(error, min(slots)).to(device)
+        return [pad(said, (0, slot - said.numel())) for slot in slots], error
+
+
+def raise_failures(
+    frames: Sequence[Tensor], ranks: Sequence[int], doing: str = "encode", own: Exception | None = None
+) -> None:
+    """Look for failure frames among the received ones.
+
+    Args:
+        frames: uint8, one of each of `ranks`.
+        doing: what these ranks were at, for the error's text.
         own: this rank's error, if it is one of those that failed.
 
     Raises:
         PeerFailure: there is one; names each such rank and its cause, in the same words on every rank.
     """
-    heads = frames[:, : len(_MAGIC)].cpu()
-    failed = [rank for rank, head in enumerate(heads) if bytes(head.tolist()) == _MAGIC]
+    heads = torch.stack([frame[: len(_MAGIC)] for frame in frames]).cpu()
+    failed = [i for i, head in enumerate(heads) if bytes(head.tolist()) == _MAGIC]
     if failed:
-        raise PeerFailure("; ".join(f"rank {r} could not encode: {_cause(frames[r])}" for r in failed)) from own
+        said = "; ".join(f"rank {ranks[i]} could not {doing}: {_cause(frames[i])}" for i in failed)
+        raise PeerFailure(said) from own
 
 
 def _cause(frame: Tensor) -> str:

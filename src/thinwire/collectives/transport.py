@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.functional import pad
 
 from thinwire.errors import ChannelError
 
@@ -22,6 +24,7 @@ _FAULT = "thinwire/fault"
 _SLICE = timedelta(seconds=0.5)
 # torch 2.14 renamed it; the old name warns there.
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_all_to_all: Callable[..., Any] = dist.all_to_all_single
 
 
 class Link:
@@ -63,8 +66,47 @@ class Link:
             return mine[None]
         wire = mine.to(self.device_for(mine.device))
         rows = wire.new_empty(self.world_size * wire.numel())
-        self._carry(_all_gather, rows, wire)
+        self._carry(functools.partial(_all_gather, rows, wire), rows, wire)
         return rows.view(self.world_size, -1).to(mine.device)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether `exchange` may send less than the receiver has room for: gloo may, others want equal lengths."""
+        return set(self._backends.values()) == {"gloo"}
+
+    def fit(self, frame: Tensor, limit: int) -> Tensor:
+        """A frame of at most `limit` bytes as `exchange` must be given it: padded unless short ones may be sent."""
+        return frame if self.ragged else pad(frame, (0, limit - frame.numel()))
+
+    def exchange(
+        self, outgoing: Mapping[int, Tensor], slots: Mapping[int, int], device: torch.device
+    ) -> dict[int, Tensor]:
+        """Send bytes to some ranks while receiving from some. Every rank of the group makes the call.
+
+        Args:
+            outgoing: rank -> contiguous uint8, never empty; see `fit`.
+            slots: rank -> most bytes that arrive from it.
+            device: where `outgoing` lies, and what arrives shall.
+
+        Returns:
+            rank -> uint8 `[slot]`, of which the rest is undefined where less was sent.
+
+        Raises:
+            ChannelError: another rank is gone, or the group was closed.
+        """
+        room = dict(slots)
+        if self.rank in outgoing:  # gloo copies these itself, and wants equal lengths
+            room[self.rank] = outgoing[self.rank].numel()
+        if self.world_size == 1:
+            return {rank: outgoing[rank] for rank in room}
+        wire_device = self.device_for(device)
+        parts = [outgoing[rank] for rank in sorted(outgoing)]
+        wire = torch.cat(parts).to(wire_device) if parts else torch.empty(0, dtype=torch.uint8, device=wire_device)
+        rows = wire.new_empty(sum(room.values()))
+        every = range(self.world_size)
+        sent = [outgoing[rank].numel() if rank in outgoing else 0 for rank in every]
+        self._carry(functools.partial(_all_to_all, rows, wire, [room.get(rank, 0) for rank in every], sent), rows, wire)
+        return dict(zip(sorted(room), rows.to(device).split([room[rank] for rank in sorted(room)])))
 
     def add(self, values: Tensor) -> Tensor:
         """The sum of `values` (contiguous, any shape) over all ranks; may be written over `values`.
@@ -75,7 +117,7 @@ class Link:
         if self.world_size == 1:
             return values
         wire = values.to(self.device_for(values.device))
-        self._carry(dist.all_reduce, wire)
+        self._carry(functools.partial(dist.all_reduce, wire), wire)
         return wire.to(values.device)
 
     def report(self, fault: str) -> None:
@@ -106,11 +148,12 @@ class Link:
             threading.Event().wait()
 
     def _carry(self, collective: Callable[..., Any], *tensors: Tensor) -> None:
+        """Run a collective on its `tensors`, which stay alive until the transport has finished with them."""
         group = self._group
         if group is None:
             raise ChannelError("this channel is closed")
         try:
-            work = collective(*tensors, group=group, async_op=True)
+            work = collective(group=group, async_op=True)
             if tensors[0].device.type == "cpu":
                 self._watch(work, group, tensors)
             work.wait()

@@ -1,6 +1,6 @@
 """Frames: the bytes that travel. FORMAT.md is the law."""
 
-from thinwire.wire.frame import accumulate, capacity, encode, read, verify
+from thinwire.wire.frame import accumulate, capacity, encode, read, trim, verify
 from thinwire.wire.header import FIELDS, MAGIC, VERSION, Header, Shape
 from thinwire.wire.message import compose, layout_of
 
@@ -16,5 +16,6 @@ __all__ = [
     "encode",
     "layout_of",
     "read",
+    "trim",
     "verify",
 ]

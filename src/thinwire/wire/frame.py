@@ -15,7 +15,9 @@ from thinwire.types import Key, Layout, Message
 from thinwire.wire.header import (
     ALIGNMENT,
     CHECKSUM_AT,
+    FIELDS,
     FIXED,
+    MAGIC,
     Header,
     Shape,
     align,
@@ -25,7 +27,7 @@ from thinwire.wire.header import (
     write_header,
 )
 
-__all__ = ["accumulate", "capacity", "encode", "read", "verify"]
+__all__ = ["accumulate", "capacity", "encode", "read", "trim", "verify"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -83,6 +85,17 @@ def verify(frame: Tensor) -> bytes:
         raise AlteredFrameError("frame: the checksum does not match: bytes were changed after encoding")
     head = align(min(max(fixed["header_bytes"], FIXED.size), frame.numel()))
     return frame[:head].cpu().numpy().tobytes()
+
+
+def trim(slot: Tensor) -> Tensor:
+    """The frame at the start of a slot of bytes, as long as its header says; the rest need not be defined.
+
+    A slot that does not begin with a frame is returned whole, so that checking it names the cause.
+    """
+    head = bytes(slot[: FIXED.size].tolist())
+    if len(head) < FIXED.size or not head.startswith(MAGIC):
+        return slot
+    return slot[: dict(zip((name for name, _, _ in FIELDS), FIXED.unpack(head)))["frame_bytes"]]
 
 
 def _sum_without_field(frame: Tensor, field: int) -> int:

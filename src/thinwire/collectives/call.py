@@ -1,0 +1,100 @@
+"""One exchange as its algorithms see it: who takes part, under which key, and the steps that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire.collectives.channel import Channel
+from thinwire.collectives.feedback import Feedback, Observer
+from thinwire.errors import FrameError
+from thinwire.types import Key, Layout, Message
+from thinwire.wire import accumulate, trim
+
+__all__ = ["Call", "zeros"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """Args:
+    channel: this exchange runs on its thread.
+    key: of this rank.
+    ranks: those that take part, ascending, this rank among them.
+    observer, feedback: see `mean_of_frames`.
+    """
+
+    channel: Channel
+    key: Key
+    ranks: Sequence[int]
+    observer: Observer | None = None
+    feedback: Feedback | None = None
+
+    @property
+    def index(self) -> int:
+        """This rank's place among `ranks`."""
+        return self.ranks.index(self.channel.rank)
+
+    def prepare(self, message: Message) -> Message:
+        """Show a message to the observer, and let the feedback add to it."""
+        if self.observer is not None:
+            self.observer(message, self.key)
+        return self.compensate(message)
+
+    def compensate(self, message: Message) -> Message:
+        return message if self.feedback is None else self.feedback.compensate(message)
+
+    def swap(self, outgoing: Sequence[Tensor], limits: Sequence[int], slots: Sequence[int]) -> list[Tensor]:
+        """Send a frame to each of `ranks` and receive one from each.
+
+        Args:
+            outgoing: uint8, one a rank, on one device.
+            limits: most bytes that each of these can have; every rank knows them.
+            slots: most bytes of each that arrives.
+
+        Raises:
+            ChannelError: a rank is gone.
+        """
+        channel, link, own = self.channel, self.channel.link, self.channel.rank
+        with channel.timed("communicate"):
+            fitted = {r: link.fit(frame, limit) for r, frame, limit in zip(self.ranks, outgoing, limits)}
+            arrived = link.exchange(fitted, dict(zip(self.ranks, slots)), outgoing[0].device)
+            frames = {rank: trim(slot) for rank, slot in arrived.items()}
+        channel.count(
+            bytes_sent=sum(part.numel() for rank, part in fitted.items() if rank != own),
+            bytes_received=sum(
+                part.numel() for rank, part in (frames if link.ragged else arrived).items() if rank != own
+            ),
+        )
+        return list(frames.values())
+
+    def spread(self, frame: Tensor, slots: Sequence[int]) -> list[Tensor]:
+        """Send one frame to all of `ranks` and receive theirs, of at most `slots` bytes. As `swap`."""
+        if len(set(slots)) > 1 or len(self.ranks) < self.channel.world_size:
+            return self.swap([frame] * len(slots), [slots[self.index]] * len(slots), slots)
+        with self.channel.timed("communicate"):
+            frames = self.channel.link.gather(frame)
+        others = (len(slots) - 1) * frame.numel()
+        self.channel.count(bytes_sent=others, bytes_received=others)
+        return list(frames)
+
+    def add(self, frame: Tensor, rank: int, layout: Layout, total: Tensor, stratum: int | None = None) -> None:
+        """Check a rank's frame and add its values to `total`.
+
+        Raises:
+            FrameError: the cause, and whose frame it is.
+        """
+        key = self.key.replace(rank=rank, stratum=self.key.stratum if stratum is None else stratum)
+        try:
+            accumulate(frame, layout, total, key)
+        except FrameError as error:
+            raise type(error)(f"frame of rank {rank}: {error}") from error
+
+
+def zeros(layout: Layout, device: torch.device) -> Tensor:
+    """Where frames of this layout are added up: float32 `[values]`, float64 if any segment is."""
+    wide = any(segment.dtype == torch.float64 for segment in layout)
+    values = sum(segment.numel for segment in layout)
+    return torch.zeros(values, dtype=torch.float64 if wide else torch.float32, device=device)
