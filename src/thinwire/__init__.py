@@ -7,7 +7,7 @@ In DistributedDataParallel: `thinwire.ddp.register(model, thinwire.ORQ(levels=9)
 """
 
 from thinwire import ddp
-from thinwire.collectives import all_reduce
+from thinwire.collectives import all_gather, all_reduce, reduce_scatter
 from thinwire.errors import ThinwireError
 from thinwire.levels import OptimalLevels, optimal_levels
 from thinwire.schemes import (
@@ -44,6 +44,7 @@ __all__ = [
     "SignSGD",
     "TernGrad",
     "ThinwireError",
+    "all_gather",
     "all_reduce",
     "capacity",
     "ddp",
@@ -52,5 +53,6 @@ __all__ = [
     "expected_error",
     "inspect",
     "optimal_levels",
+    "reduce_scatter",
     "warmup",
 ]

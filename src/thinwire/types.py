@@ -24,9 +24,8 @@ class Traits:
     """What a method promises. Tests and collectives ask for traits, never for names."""
 
     unbiased: bool  # E[Q(x)] = x for every finite x
-    exact: bool = False  # Q(x) = x to the bit
     scale_equivariant: bool = True  # Q(2^k x) = 2^k Q(x) for the same random numbers
-    exact: bool = False  # Q(x) = x: nothing is left for error feedback
+    exact: bool = False  # Q(x) = x to the bit: nothing is left for error feedback
 
 
 @dataclass(frozen=True, kw_only=True)

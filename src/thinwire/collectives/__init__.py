@@ -1,7 +1,7 @@
 """Frames between ranks, in order, on a process group and a thread of our own."""
 
 from thinwire.collectives.agree import agree
-from thinwire.collectives.all_reduce import all_reduce
+from thinwire.collectives.all_reduce import all_gather, all_reduce, reduce_scatter, shares
 from thinwire.collectives.channel import Channel, Traffic
 from thinwire.collectives.exchange import ALGORITHMS, average, check_algorithm, mean_of_frames, plain_mean
 from thinwire.collectives.feedback import Feedback, Observer
@@ -13,9 +13,12 @@ __all__ = [
     "Observer",
     "Traffic",
     "agree",
+    "all_gather",
     "all_reduce",
     "average",
     "check_algorithm",
     "mean_of_frames",
     "plain_mean",
+    "reduce_scatter",
+    "shares",
 ]

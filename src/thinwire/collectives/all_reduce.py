@@ -1,27 +1,25 @@
-"""Average tensors over ranks in one call."""
+"""Average tensors over ranks in one call, and the two halves of it."""
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Iterator
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
+from thinwire.collectives.by_gather import gather_frames
+from thinwire.collectives.by_scatter import shard_mean
+from thinwire.collectives.call import Call, zeros
 from thinwire.collectives.channel import Channel
-from thinwire.collectives.exchange import average, check_algorithm
-from thinwire.collectives.transport import parent_of
+from thinwire.collectives.exchange import check_algorithm, mean_of_frames
+from thinwire.collectives.groups import channel_of, submit
+from thinwire.collectives.shards import cut
 from thinwire.schemes import Scheme
-from thinwire.types import Key, Layout
-from thinwire.wire import Shape, compose
+from thinwire.types import Key, Layout, Segment
+from thinwire.wire import Shape, compose, layout_of
 from thinwire.wire.message import Schemes, Tensors
 
-__all__ = ["all_reduce"]
-
-_channels: WeakKeyDictionary[dist.ProcessGroup, tuple[Channel, Iterator[int]]] = WeakKeyDictionary()
-_lock = threading.Lock()
+__all__ = ["all_gather", "all_reduce", "reduce_scatter", "shares"]
 
 
 def all_reduce(
@@ -32,7 +30,8 @@ def all_reduce(
     key: Key | None = None,
     algorithm: str = "auto",
     second_leg: Scheme | None = None,
-) -> Tensor | list[Tensor] | dict[str, Tensor]:
+    async_op: bool = False,
+) -> Any:
     """Average `x` over the ranks of `group` by exchanging frames. Not in place.
 
     Every rank calls it with the same shapes, dtypes and scheme, in the same order on one group. The first call on
@@ -46,9 +45,11 @@ def all_reduce(
             the number of this call on the group as step.
         algorithm: "all_gather", "reduce_scatter" or "auto": see docs/collectives.md. On all ranks the same.
         second_leg: the scheme for the mean on its way back from a shard's owner; None: `scheme`.
+        async_op: return at once. Leave `x` unchanged until the Future is done.
 
     Returns:
-        New tensors in the structure of `x`, of its shapes, dtypes and device; equal to the bit on all ranks.
+        New tensors in the structure of `x`, of its shapes, dtypes and device; equal to the bit on all ranks. With
+        async_op a torch.futures.Future of them, whose `wait` raises what is listed here as of other ranks.
 
     Raises:
         MessageError, SchemeError: `x` cannot be encoded, or there is no such algorithm. On this rank, before anything
@@ -57,26 +58,99 @@ def all_reduce(
         ChannelError: torch.distributed is not initialised, a rank is gone, or the group's channel broke before.
     """
     message, shape = compose(x, scheme)
-    channel, steps = _channel(group)
-    check_algorithm(algorithm, second_leg, channel.world_size)
-    with _lock:  # numbers and order of calls go together
-        key = Key(step=next(steps)) if key is None else key
-        future = average(channel, message, key, algorithm, second_leg)
-    return _restore(future.wait(), message.layout, shape)
+    check_algorithm(algorithm, second_leg, channel_of(group).world_size)
+
+    def job(channel: Channel, key: Key) -> Any:
+        mean = mean_of_frames(channel, message, key, algorithm=algorithm, second_leg=second_leg)
+        return _restore(mean, message.layout, shape)
+
+    future = submit(group, key, message, job)
+    return future if async_op else future.wait()
 
 
-def _restore(mean: Tensor, layout: Layout, shape: int) -> Tensor | list[Tensor] | dict[str, Tensor]:
-    parts = mean.split([segment.numel for segment in layout])
+def all_gather(
+    x: Tensors,
+    scheme: Schemes,
+    *,
+    group: dist.ProcessGroup | None = None,
+    key: Key | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Give every rank what each rank's `x` decodes to. Arguments and errors as `all_reduce`.
+
+    Returns:
+        A list over ranks of new tensors in the structure of `x`; or a Future of it. Equal to the bit on all ranks.
+    """
+    message, shape = compose(x, scheme)
+
+    def job(channel: Channel, key: Key) -> list[Any]:
+        call = _call(channel, key)
+        frames = gather_frames(call, message)[1]
+        decoded = [zeros(message.layout, message.device) for _ in frames]
+        with channel.timed("decode"):
+            for rank, (frame, values) in enumerate(zip(frames, decoded)):
+                call.add(frame, rank, message.layout, values)
+        return [_restore(values, message.layout, shape) for values in decoded]
+
+    future = submit(group, key, message, job)
+    return future if async_op else future.wait()
+
+
+def reduce_scatter(
+    x: Tensors,
+    scheme: Schemes,
+    *,
+    group: dist.ProcessGroup | None = None,
+    key: Key | None = None,
+    async_op: bool = False,
+) -> Any:
+    """Give each rank the mean of its share of `x`. Arguments and errors as `all_reduce`.
+
+    An altered frame is seen by one rank alone; the others learn of it at their next exchange.
+
+    Returns:
+        New tensors in the structure of `x`, 1-D, of its dtypes: of each tensor's values those of
+        `shares(x, scheme, ranks)[rank]`; or a Future of them.
+    """
+    message, shape = compose(x, scheme)
+
+    def job(channel: Channel, key: Key) -> Any:
+        mean = shard_mean(_call(channel, key), message)
+        own = [share[channel.rank] for share in _by_segment(message.layout, channel.world_size)]
+        layout = tuple(
+            Segment(shape=(part.stop - part.start,), dtype=segment.dtype, scheme=segment.scheme, name=segment.name)
+            for part, segment in zip(own, message.layout)
+        )
+        return _restore(mean, layout, shape)
+
+    future = submit(group, key, message, job)
+    return future if async_op else future.wait()
+
+
+def shares(x: Tensors, scheme: Schemes, ranks: int) -> list[list[slice]]:
+    """Which values `reduce_scatter` leaves to which rank: for each of `ranks`, a slice of each flattened tensor of `x`.
+
+    From shapes, dtypes and schemes alone; meta tensors will do.
+    """
+    return [list(share) for share in zip(*_by_segment(layout_of(x, scheme)[0], ranks))] or [[] for _ in range(ranks)]
+
+
+def _by_segment(layout: Layout, ranks: int) -> list[list[slice]]:
+    found = [[slice(0, 0)] * ranks for _ in layout]
+    for rank, shard in enumerate(cut(layout, ranks)):
+        for piece in shard.pieces:
+            found[piece.segment][rank] = slice(piece.start, piece.stop)
+    return found
+
+
+def _call(channel: Channel, key: Key) -> Call:
+    channel.count(calls=1)
+    return Call(channel=channel, key=key.replace(rank=channel.rank), ranks=range(channel.world_size))
+
+
+def _restore(flat: Tensor, layout: Layout, shape: int) -> Tensor | list[Tensor] | dict[str, Tensor]:
+    parts = flat.split([segment.numel for segment in layout])
     tensors = [part.to(s.dtype, copy=True).reshape(s.shape) for part, s in zip(parts, layout)]
     if shape == Shape.MAPPING:
         return {segment.name: tensor for segment, tensor in zip(layout, tensors)}
     return tensors if shape == Shape.LIST else tensors[0]
-
-
-def _channel(group: dist.ProcessGroup | None) -> tuple[Channel, Iterator[int]]:
-    """The channel of a group, made at its first use, and the numbers of the calls on it."""
-    with _lock:
-        group = parent_of(group)
-        if group not in _channels:
-            _channels[group] = Channel(group), itertools.count()
-        return _channels[group]
