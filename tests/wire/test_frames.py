@@ -8,6 +8,7 @@ import torch
 from tests.schemes.cases import CASES
 
 import thinwire
+from samples import Squeezed
 from thinwire.errors import (
     AlteredFrameError,
     ForeignFrameError,
@@ -18,8 +19,10 @@ from thinwire.errors import (
     UnexpectedFrameError,
     UnsupportedVersionError,
 )
+from thinwire.kernels.checksum import checksum
+from thinwire.schemes import METHODS
 from thinwire.types import DTYPES, Key
-from thinwire.wire import accumulate, compose, read
+from thinwire.wire import accumulate, compose, read, trim
 from thinwire.wire import encode as encode_message
 
 SHAPES = [(0,), (0, 5), (), (1,), (2,), (2047,), (2048,), (2049,), (31, 67), (4099,), (3, 1, 5)]
@@ -296,3 +299,47 @@ def test_bad_input_is_refused_by_name(x, scheme, says):
 def test_malformed_names_the_tensor_it_got():
     with pytest.raises(MalformedFrameError, match="float32"):
         thinwire.decode(torch.zeros(10))
+
+
+def test_an_elastic_schemes_parts_may_be_shorter_than_planned(monkeypatch):
+    monkeypatch.setitem(METHODS, "squeezed", Squeezed)
+    x = torch.tensor([1.0, 0.0, 2.0] + 97 * [0.0])
+    message, _ = compose([x], Squeezed())
+    frame = encode_message(message, Key())
+    assert frame.numel() < thinwire.capacity([x], Squeezed())
+    assert torch.equal(read(frame)[1][0], x)
+    total = torch.zeros(100)
+    accumulate(frame, message.layout, total, Key())
+    assert torch.equal(total, x)
+
+
+@pytest.mark.parametrize("scheme", [thinwire.ORQ(), thinwire.NoCompression()])
+def test_no_other_schemes_parts_may(monkeypatch, scheme):
+    full = type(scheme).encode
+    monkeypatch.setattr(type(scheme), "encode", lambda *args: [part[:-8] for part in full(*args)])
+    message, _ = compose([torch.randn(3000)], scheme)
+    frame = encode_message(message, Key())
+    with pytest.raises(MalformedFrameError):
+        read(frame)
+    with pytest.raises(MalformedFrameError):
+        accumulate(frame, message.layout, torch.zeros(3000))
+
+
+def test_an_elastic_frame_whose_lengths_do_not_add_up_is_refused():
+    message, _ = compose([torch.randn(3000)], Squeezed())
+    frame = encode_message(message, Key())
+    padded = torch.cat([frame, torch.zeros(16, dtype=torch.uint8)])
+    padded[24:32] = torch.tensor([padded.numel()]).view(torch.uint8)
+    padded[32:40] = 0
+    padded[32:40] = checksum(padded).reshape(1).view(torch.uint8)
+    with pytest.raises(MalformedFrameError):
+        accumulate(padded, message.layout, torch.zeros(3000))
+
+
+def test_a_frame_in_a_larger_slot_is_found_by_its_own_length():
+    message, _ = compose([torch.randn(300)], thinwire.ORQ())
+    frame = encode_message(message, Key())
+    slot = torch.cat([frame, torch.full((40,), 255, dtype=torch.uint8)])
+    assert torch.equal(trim(slot), frame)
+    assert torch.equal(trim(slot[:50]), slot[:50])
+    assert torch.equal(trim(slot[16:]), slot[16:])  # not a frame: left for others to refuse

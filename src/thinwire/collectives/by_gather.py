@@ -28,8 +28,7 @@ def gather_mean(call: Call, message: Message) -> Tensor:
 
 def gather_frames(call: Call, message: Message) -> tuple[Message, list[Tensor]]:
     """Encode a message and exchange the frames: what was encoded, and the frames in the order of `call.ranks`."""
-    channel, length = call.channel, capacity(message.layout)
-    prepared = message
+    channel, prepared = call.channel, message
 
     def make() -> list[Tensor]:
         nonlocal prepared
@@ -37,8 +36,8 @@ def gather_frames(call: Call, message: Message) -> tuple[Message, list[Tensor]]:
         return [encode(prepared, call.key)]
 
     with channel.timed("encode"):
-        (mine,), failure = frames_or_failure(make, [length], message.device)
-    frames = call.spread(mine, [length] * len(call.ranks))
+        (mine,), failure = frames_or_failure(make, [capacity(message.layout)], message.device)
+    frames = call.spread(mine, [message.layout] * len(call.ranks))
     channel.count(values=message.numel, frame_bytes=mine.numel())
     raise_failures(frames, call.ranks, own=failure)
     return prepared, frames

@@ -79,7 +79,6 @@ class _FirstLeg:
 def _second_leg(call: Call, first: _FirstLeg, shards: Sequence[Shard], layouts: Sequence[Layout]) -> Tensor:
     """Encode this rank's mean, or say why there is none; decode everybody's."""
     device, own = first.message.device, call.index
-    slots = [capacity(layout) for layout in layouts]
     stratum = call.key.stratum + 1
     mean: Message | None = None
 
@@ -90,8 +89,8 @@ def _second_leg(call: Call, first: _FirstLeg, shards: Sequence[Shard], layouts: 
             mean = call.compensate(_message(layouts[own], values))
             return [encode(mean, call.key.replace(stratum=stratum))]
 
-    (mine,), failure = frames_or_failure(make, [slots[own]], device)
-    frames = call.spread(mine, slots)
+    (mine,), failure = frames_or_failure(make, [capacity(layouts[own])], device)
+    frames = call.spread(mine, layouts)
     call.channel.count(frame_bytes=mine.numel())
     raise_failures(frames, call.ranks, "average its shard", failure)
     with call.channel.timed("decode"):

@@ -12,7 +12,7 @@ from thinwire.collectives.channel import Channel
 from thinwire.collectives.feedback import Feedback, Observer
 from thinwire.errors import FrameError
 from thinwire.types import Key, Layout, Message
-from thinwire.wire import accumulate, trim
+from thinwire.wire import accumulate, capacity, elastic, trim
 
 __all__ = ["Call", "zeros"]
 
@@ -70,9 +70,11 @@ class Call:
         )
         return list(frames.values())
 
-    def spread(self, frame: Tensor, slots: Sequence[int]) -> list[Tensor]:
-        """Send one frame to all of `ranks` and receive theirs, of at most `slots` bytes. As `swap`."""
-        if len(set(slots)) > 1 or len(self.ranks) < self.channel.world_size:
+    def spread(self, frame: Tensor, layouts: Sequence[Layout]) -> list[Tensor]:
+        """Send one frame to all of `ranks` and receive theirs, of these layouts. As `swap`."""
+        slots = [capacity(layout) for layout in layouts]
+        uneven = len(set(slots)) > 1 or any(elastic(layout) for layout in layouts)
+        if uneven or len(slots) < self.channel.world_size:
             return self.swap([frame] * len(slots), [slots[self.index]] * len(slots), slots)
         with self.channel.timed("communicate"):
             frames = self.channel.link.gather(frame)

@@ -35,6 +35,7 @@ class Scheme(ABC):
     """A method by name. Equal schemes encode alike; segments of one scheme and dtype are encoded as one group."""
 
     method: ClassVar[str]
+    elastic: ClassVar[bool] = False  # parts may be shorter than `part_bytes` says; otherwise they are exactly that
 
     @property
     @abstractmethod
@@ -66,7 +67,8 @@ class Scheme(ABC):
         """Write (or add) the decoded values to their places in `total`, float32 or float64 `[message values]`.
 
         Args:
-            parts: uint8, 1-D, contiguous, as many bytes as the header says (checked against `part_bytes`).
+            parts: uint8, 1-D, contiguous, as many bytes as the header says (checked against `part_bytes`: at most that
+                many if `elastic`, exactly that many otherwise).
         """
 
     @abstractmethod

@@ -22,12 +22,14 @@ from thinwire.wire.header import (
     Shape,
     align,
     check_fixed,
+    fits,
     read_header,
+    read_lengths,
     tables,
     write_header,
 )
 
-__all__ = ["accumulate", "capacity", "encode", "read", "trim", "verify"]
+__all__ = ["accumulate", "capacity", "elastic", "encode", "read", "trim", "verify"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -39,6 +41,12 @@ def _most_parts(layout: Layout) -> tuple[tuple[int, ...], ...]:
 def capacity(layout: Layout, shape: int = Shape.LIST) -> int:
     """Most bytes that a frame of this layout takes, from shapes, dtypes and schemes alone; equal on all ranks."""
     return write_header(layout, shape, Key(), _most_parts(layout))[1]
+
+
+@functools.lru_cache(maxsize=256)
+def elastic(layout: Layout) -> bool:
+    """Whether frames of this layout may be shorter than its capacity."""
+    return any(group.scheme.elastic for group in partition(layout)[1])
 
 
 @torch.no_grad()
@@ -58,6 +66,7 @@ def encode(message: Message, key: Key, shape: int = Shape.LIST) -> Tensor:
         parts.append([p.reshape(-1).view(torch.uint8) for p in group.scheme.encode(message, group, plan, key)])
     lengths = tuple(tuple(p.numel() for p in group) for group in parts)
     head, frame_bytes = write_header(message.layout, shape, key, lengths)
+    assert frame_bytes <= capacity(message.layout, shape), f"a frame of {frame_bytes} bytes exceeds its capacity"
     frame = torch.zeros(frame_bytes, dtype=torch.uint8, device=message.device)
     frame[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8).to(message.device)
     at = len(head)
@@ -154,9 +163,11 @@ def accumulate(frame: Tensor, layout: Layout, total: Tensor, key: Key | None = N
 def _expected_header(head: bytes, available: int, layout: Layout) -> Header:
     """The header of a frame that should have `layout`: tables compared as bytes, and parsed only if they differ."""
     fixed = check_fixed(head, available)
-    parts = _most_parts(layout)
-    same_tables = head[FIXED.size : fixed["header_bytes"]] == tables(layout, Shape.LIST, parts)
-    if same_tables and fixed["shape"] == Shape.LIST and fixed["segments"] == len(layout):
+    octets = head[FIXED.size : fixed["header_bytes"]]
+    parts = read_lengths(octets, fixed["groups"]) if elastic(layout) else _most_parts(layout)
+    same_tables = fits(layout, parts) and octets == tables(layout, Shape.LIST, parts)
+    long = align(fixed["header_bytes"]) + sum(align(n) for lengths in parts for n in lengths)
+    if same_tables and long == available and fixed["shape"] == Shape.LIST and fixed["segments"] == len(layout):
         key = Key(seed=fixed["seed"], step=fixed["step"], rank=fixed["rank"], stratum=fixed["stratum"])
         return Header(
             layout=layout,

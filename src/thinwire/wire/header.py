@@ -29,7 +29,9 @@ __all__ = [
     "Header",
     "Shape",
     "align",
+    "fits",
     "read_header",
+    "read_lengths",
     "write_header",
 ]
 
@@ -193,9 +195,24 @@ def check_fixed(octets: bytes, available: int) -> dict[str, int]:
     return fixed
 
 
-def _read_scheme(reader: _Reader) -> tuple[Scheme, torch.dtype, tuple[int, ...]]:
+def _read_group(reader: _Reader) -> tuple[int, str, str, tuple[int, ...]]:
+    """A group's dtype number, method, options and part lengths."""
     code, method, options = reader.varint(), reader.text(), reader.text()
-    lengths = tuple(reader.varint() for _ in range(min(reader.varint(), 256)))
+    return code, method, options, tuple(reader.varint() for _ in range(min(reader.varint(), 256)))
+
+
+def read_lengths(octets: bytes, groups: int) -> tuple[tuple[int, ...], ...]:
+    """The bytes of each part, by group, from the header's bytes after its fixed part.
+
+    Raises:
+        MalformedFrameError: there is no such table.
+    """
+    reader = _Reader(octets)
+    return tuple(_read_group(reader)[3] for _ in range(min(groups, len(octets))))
+
+
+def _read_scheme(reader: _Reader) -> tuple[Scheme, torch.dtype, tuple[int, ...]]:
+    code, method, options, lengths = _read_group(reader)
     try:
         if code < len(DTYPES):
             return from_options(method, json.loads(options)), DTYPES[code], lengths
@@ -234,7 +251,7 @@ def read_header(octets: bytes, available: int) -> Header:
         raise MalformedFrameError(f"frame: {len(layout)} segments cannot be of shape {fixed['shape']}, or share a name")
     parts = tuple(lengths for _, _, lengths in groups)
     key = Key(seed=fixed["seed"], step=fixed["step"], rank=fixed["rank"], stratum=fixed["stratum"])
-    written, frame_bytes = write_header(layout, fixed["shape"], key, parts) if _usable(layout, parts) else (b"", 0)
+    written, frame_bytes = write_header(layout, fixed["shape"], key, parts) if fits(layout, parts) else (b"", 0)
     plain = bytearray(octets[: align(fixed["header_bytes"])])
     plain[CHECKSUM_AT : CHECKSUM_AT + 8] = bytes(8)
     if written != bytes(plain) or frame_bytes != available:
@@ -249,6 +266,14 @@ def read_header(octets: bytes, available: int) -> Header:
     )
 
 
-def _usable(layout: Layout, parts: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether the layout forms as many groups as are listed, and each has the parts that its scheme makes."""
-    return parts == tuple(tuple(group.scheme.part_bytes(group).values()) for group in partition(layout)[1])
+def fits(layout: Layout, parts: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether the layout forms as many groups as are listed, and each has the parts that its scheme makes.
+
+    An elastic scheme's may be shorter; no other's.
+    """
+    groups = partition(layout)[1]
+    most = [tuple(group.scheme.part_bytes(group).values()) for group in groups]
+    return [len(lengths) for lengths in parts] == [len(lengths) for lengths in most] and all(
+        lengths == limits or (group.scheme.elastic and all(n <= m for n, m in zip(lengths, limits)))
+        for group, lengths, limits in zip(groups, parts, most)
+    )
