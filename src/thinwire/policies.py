@@ -122,6 +122,7 @@ class Policy:
     Attributes:
         decisions: by name.
         plain: the parameters that cannot be encoded.
+        starts: the steps at which some parameter's scheme may change, 0 first.
 
     Raises:
         SchemeError: a rule that decides nothing.
@@ -143,12 +144,12 @@ class Policy:
             if index not in used:
                 raise SchemeError(f"rule {index} ({rule.why}) decides nothing: no parameter meets it first")
         schedules = [decision.schedule for decision in self.decisions.values() if decision.schedule is not None]
-        self._starts = sorted({start for schedule in schedules for start in schedule.phases})
+        self.starts = sorted({0}.union(*(schedule.phases for schedule in schedules)))
         self._phase: tuple[int, dict[Tensor, Segment]] = (-1, {})
 
     def segments(self, step: int) -> dict[Tensor, Segment]:
         """Each parameter's segment at a step; what cannot be encoded has none. A parameter's index is its stream."""
-        phase = bisect.bisect_right(self._starts, step)
+        phase = bisect.bisect_right(self.starts, step)
         if phase != self._phase[0]:
             self._phase = phase, self._make_segments(step)
         return self._phase[1]
@@ -172,15 +173,6 @@ class Policy:
             name: f"{tuple(parameter.shape)} {parameter.dtype} {self.decisions[name].schedule}"
             for name, parameter in self._parameters.items()
         }
-
-    def feeds(self, mode: FeedbackMode) -> dict[Tensor, Segment]:
-        """The parameters that keep a residual in any phase, each with its segment in the first such phase."""
-        found: dict[Tensor, Segment] = {}
-        for start in self._starts:
-            for parameter, segment in self._make_segments(start).items():
-                if parameter.requires_grad and wants_feedback(segment, mode):
-                    found.setdefault(parameter, segment)
-        return found
 
     def plan(self, step: int, feedback: FeedbackMode, note: str = "") -> TravelPlan:
         """How every parameter travels at a step."""

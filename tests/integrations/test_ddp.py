@@ -44,7 +44,7 @@ def train_job(
 ) -> tuple[list[bytes], list[int]]:
     """Four steps of SGD, each gradient checked. Returns the parameters' bytes and the number of buckets by step."""
     model = build(kind, **options)
-    handle = ddp.register(model, scheme, min_values=100, seed=seed)
+    handle = ddp.register(model, scheme, min_values=100, seed=seed, algorithm="all_gather")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     seen: list[tuple[Message, Key]] = []
     handle.observer = lambda m, key: seen.append((Message(m.layout, [v.clone() for v in m.values]), key))
@@ -155,7 +155,7 @@ def twins_job(rank: int, n: int) -> tuple[Tensor, float]:
     x = torch.randn(1 << 14, generator=torch.Generator().manual_seed(0))
     model = DistributedDataParallel(Twins())
     scheme = thinwire.QSGD(levels=5)
-    handle = ddp.register(model, scheme)
+    handle = ddp.register(model, scheme, algorithm="all_gather")
     errors = []
     for _ in range(2):
         model.zero_grad()

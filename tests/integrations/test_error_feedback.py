@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire
 from ddp_nets import MODES, backward, build, in_memory_order
 from thinwire import ddp
+from thinwire.collectives.shards import cut
 from thinwire.integrations.ddp.state import own_key
 from thinwire.types import Key, Message, Segment
 from thinwire.wire import accumulate, encode
@@ -167,30 +168,35 @@ def delivered_job(rank: int, n: int, algorithm: str, dtype: torch.dtype) -> None
     for index, (was_given, arrived) in enumerate(zip(given, received)):
         owed = torch.zeros_like(was_given)
         for name, kept in own(handle, rank).items():
-            start = _start(handle, name, index)
-            if start is not None:
-                owed[start : start + kept.numel()] += kept / n if ", " not in name else kept
+            parameter, _, piece = name.partition(", piece ")
+            if parameter == f"parts.{index}" and piece:
+                start = piece_start(handle, index, int(piece), n)
+                owed[start : start + kept.numel()] += kept
+            elif parameter == f"parts.{index}":
+                owed += kept / n
         dist.all_reduce(owed)
         torch.testing.assert_close(arrived + owed, was_given, atol=1e-4, rtol=0)
         assert (arrived - was_given).abs().max() > 0.01
     handle.close()
 
 
-def _start(handle: ddp.Handle, name: str, index: int) -> int | None:
-    """Where a residual begins in parameter `index`, if it is one of that parameter's."""
-    return 0 if name == f"parts.{index}" else None
+def piece_start(handle: ddp.Handle, index: int, number: int, n: int) -> int:
+    segment = next(s for s in handle._policy.segments(0).values() if s.stream == index)
+    pairs = [pair for shard in cut((segment,), n) for pair in zip(shard.pieces, shard.layout)]
+    return next(piece.start for piece, part in pairs if part.stream >> 32 == number)
 
 
-@pytest.mark.parametrize("algorithm", ["all_gather"])
+@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter"])
 def test_what_arrived_and_what_is_owed_add_up_to_what_was_given(four: Workers, algorithm: str) -> None:
     four.run(delivered_job, algorithm, torch.float32)
 
 
-def scaler_job(rank: int, n: int) -> None:
+def scaler_job(rank: int, n: int, algorithm: str) -> None:
     """A real GradScaler on CPU; rank 1's gradient overflows in step 3."""
     model = DistributedDataParallel(Quadratic(300, 70), bucket_cap_mb=0.0005)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-    handle = ddp.register(model, SIGN, error_feedback=True, min_values=1, grad_scaler=scaler)
+    options = {"error_feedback": True, "min_values": 1, "algorithm": algorithm}
+    handle = ddp.register(model, SIGN, grad_scaler=scaler, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     unscaled = Recursion()
     scales = []
@@ -208,20 +214,21 @@ def scaler_job(rank: int, n: int) -> None:
         scaler.update()
         skipped = all(torch.equal(part, weight) for part, weight in zip(model.module.parts, weights))
         assert skipped == overflows
-        for index, (name, kept) in enumerate(own(handle, rank).items()):
+        for name, kept in own(handle, rank).items():
             if overflows:
                 ratio = scale / scales[-2]
                 assert torch.equal(kept, before[name] * ratio), "a skipped step puts all residuals back"
-            else:
-                segment = Segment(shape=kept.shape, dtype=torch.float32, scheme=SIGN, name=name, stream=index)
-                unscaled.send(segment, given[index], Key())
+            elif ", piece" not in name:
+                segment = Segment(shape=kept.shape, dtype=torch.float32, scheme=SIGN, name=name)
+                unscaled.send(segment, given[int(name[-1])], Key())
                 assert torch.equal(kept, unscaled.residuals[name] * scale)
     assert scales == [1024, 1024, 2048, 2048, 1024, 1024, 2048]
     handle.close()
 
 
-def test_a_step_skipped_by_grad_scaler_puts_all_residuals_back_and_scales_follow(team: Workers) -> None:
-    team.run(scaler_job)
+@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter"])
+def test_a_step_skipped_by_grad_scaler_puts_all_residuals_back_and_scales_follow(team: Workers, algorithm: str) -> None:
+    team.run(scaler_job, algorithm)
 
 
 def autocast_job(rank: int, n: int, dtype: torch.dtype) -> None:
@@ -275,7 +282,7 @@ def unfrozen_job(rank: int, n: int) -> None:
     module = Quadratic(300, 300)
     module.parts[1].requires_grad = False
     model = DistributedDataParallel(module)
-    handle = ddp.register(model, SIGN, error_feedback=True, min_values=1)
+    handle = ddp.register(model, SIGN, error_feedback=True, min_values=1, algorithm="all_gather")
     model.zero_grad()
     model(factors(model, rank)).backward()
     saved = handle.state_dict()
@@ -283,7 +290,7 @@ def unfrozen_job(rank: int, n: int) -> None:
     handle.close()
     module.parts[1].requires_grad = True
     model = DistributedDataParallel(module)
-    handle = ddp.register(model, SIGN, error_feedback=True, min_values=1)
+    handle = ddp.register(model, SIGN, error_feedback=True, min_values=1, algorithm="all_gather")
     handle.load_state_dict(saved, strict=False)
     kept = own(handle, rank)
     assert torch.equal(kept["parts.0"], saved[own_key(rank)]["parts.0"])

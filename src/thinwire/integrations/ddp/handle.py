@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.futures import Future
 
-from thinwire.collectives import Channel, Observer, mean_of_frames, plain_mean
+from thinwire.collectives import Channel, Observer, check_algorithm, mean_of_frames, plain_mean
 from thinwire.errors import RegistrationError, StateError
 from thinwire.feedback import Residuals
 from thinwire.integrations.ddp import state
 from thinwire.integrations.ddp.options import Options
+from thinwire.integrations.ddp.owed import Place, own_share
 from thinwire.monitor import Meter, Stats, Writer
 from thinwire.policies import Policy, TravelPlan
 from thinwire.types import Key, Message
@@ -42,17 +43,18 @@ class Handle:
         writers: called with each step's number and Stats when it has ended, in `backward()`.
     """
 
-    def __init__(self, channel: Channel, model: nn.Module, policy: Policy, options: Options) -> None:
+    def __init__(self, channel: Channel, policy: Policy, options: Options, places: dict[str, Place]) -> None:
         self.enabled = True
         self.observer: Observer | None = None
         self.sample_every = 0
         self.writers: list[Writer] = []
         self._channel = channel
-        self._names = [name for name, _ in model.named_parameters()]
         self._policy = policy
         self._options = options
+        self._places = places  # of residuals, by name
         self._residuals = Residuals(options.error_feedback) if options.error_feedback else None
         self._meter = Meter(self._residuals)
+        self._scatters = check_algorithm(options.algorithm, options.second_leg, channel.world_size) == "reduce_scatter"
         self._step = 0
         self._begun = False  # a bucket of the present step has come
         self._finite = True  # so far, all of its averages
@@ -97,8 +99,8 @@ class Handle:
             world_size=self._channel.world_size,
             parameters=self._policy.described(),
             residuals={
-                segment.name: kept.get(segment.stream, torch.zeros(segment.numel, device=parameter.device))
-                for parameter, segment in self._policy.feeds(self._options.error_feedback).items()
+                name: kept.get(place.stream, torch.zeros(place.count, device=place.device))
+                for name, place in self._places.items()
             },
         )
 
@@ -120,9 +122,8 @@ class Handle:
             _log.warning("the state does not fit in all: %s", "; ".join(found))
         self._step = saved["step"]
         if self._residuals is not None:
-            streams = {s.name: s.stream for s in self._policy.feeds(self._options.error_feedback).values()}
-            residuals = state.fitting(saved, here, rank)
-            self._residuals.load({streams[name]: kept for name, kept in residuals.items()}, saved["loss_scale"])
+            residuals = {self._places[name].stream: kept for name, kept in state.fitting(saved, here, rank).items()}
+            self._residuals.load(residuals, saved["loss_scale"])
 
     def close(self) -> None:
         """Leave the private process group. A later backward pass that synchronizes raises ChannelError."""
@@ -215,20 +216,26 @@ class Handle:
             if self.observer is not None:
                 self.observer(message, key)
             return self._plain_mean(buffer)
-        before = self._channel.traffic
         mean = mean_of_frames(
             self._channel,
             message,
             key,
             self.observer,
             algorithm=self._options.algorithm,
+            second_leg=self._options.second_leg,
             feedback=self._meter if self._residuals is not None or self._meter.on else None,
         ).to(buffer.dtype)
-        traffic = self._channel.traffic
-        bytes_sent, frame_bytes = traffic.bytes_sent - before.bytes_sent, traffic.frame_bytes - before.frame_bytes
-        self._fp32_bytes += bytes_sent * 4 * (traffic.values - before.values) / frame_bytes
+        self._fp32_bytes += 4 * self._values_sent(message)
         self._look_at(mean)
         return mean
+
+    def _values_sent(self, message: Message) -> int:
+        """How many values this rank hands to the transport by the algorithm in use, each copy counted."""
+        n, rank = self._channel.world_size, self._channel.rank
+        if self._scatters:
+            own = own_share(message.layout, rank, n)
+            return message.numel - own + (n - 1) * own
+        return (n - 1) * message.numel
 
     def _plain_mean(self, buffer: Tensor) -> Tensor:
         before = self._channel.traffic.bytes_sent

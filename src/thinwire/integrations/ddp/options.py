@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.collectives import ALGORITHMS
+from thinwire.collectives import check_algorithm
 from thinwire.errors import RegistrationError
 from thinwire.feedback import FeedbackMode
 from thinwire.policies import Choice, Policy, Rule, as_schedule
+from thinwire.schemes import Scheme
 from thinwire.wire import VERSION
 
 __all__ = ["Options"]
@@ -25,6 +26,7 @@ class Options:
     scheme: Choice
     rules: Sequence[Rule]
     algorithm: str
+    second_leg: Scheme | None
     error_feedback: FeedbackMode
     warmup_steps: int
     grad_scaler: torch.amp.GradScaler | None
@@ -32,15 +34,16 @@ class Options:
     seed: int
     strict: bool
 
-    def policy(self, model: nn.Module) -> Policy:
+    def policy(self, model: nn.Module, world_size: int) -> Policy:
         """Check the options against a model, and decide for its parameters.
 
         Raises:
             SchemeError, RegistrationError: an option is invalid, or has no effect.
         """
         self._check_types()
+        check_algorithm(self.algorithm, self.second_leg, world_size)
         policy = Policy(model, self.scheme, self.rules, self.min_values)
-        self._check_effects(policy)
+        self._check_effects()
         if self.strict:
             self._check_strict(model, policy)
         return policy
@@ -58,22 +61,16 @@ class Options:
             if not isinstance(value, int) or not 0 <= value < limit:
                 power = limit.bit_length() - 1
                 raise RegistrationError(f"{option} must be an integer in [0, 2^{power}), got {value!r}")
-        for option, chosen, known in (
-            ("algorithm", self.algorithm, ALGORITHMS),
-            ("error_feedback", self.error_feedback, (False, True, "auto")),
-        ):
+        for option, chosen, known in (("error_feedback", self.error_feedback, (False, True, "auto")),):
             if chosen not in known:
                 raise RegistrationError(f"{option} must be one of {', '.join(map(str, known))}, got {chosen!r}")
         if self.grad_scaler is not None and not isinstance(self.grad_scaler, torch.amp.GradScaler):
             raise RegistrationError(f"grad_scaler must be a torch.amp.GradScaler, got {self.grad_scaler!r}")
 
-    def _check_effects(self, policy: Policy) -> None:
+    def _check_effects(self) -> None:
         """Refuse what would change nothing: whoever asked for it expects otherwise."""
-        if not self.error_feedback:
-            if self.grad_scaler is not None:
-                raise RegistrationError("grad_scaler has no effect without error_feedback: it is for residuals")
-        elif self.error_feedback is True and not policy.feeds(True):
-            raise RegistrationError("error_feedback has no effect: every parameter travels exactly")
+        if self.grad_scaler is not None and not self.error_feedback:
+            raise RegistrationError("grad_scaler has no effect without error_feedback: it is for residuals")
 
     def _check_strict(self, model: nn.Module, policy: Policy) -> None:
         plain = {name: decision.why for name, decision in policy.decisions.items() if decision.schedule is None}
@@ -94,6 +91,7 @@ class Options:
             "min_values": repr(self.min_values),
             "seed": repr(self.seed),
             "algorithm": repr(self.algorithm),
+            "second_leg": repr(self.second_leg),
             "error_feedback": repr(self.error_feedback),
             "warmup_steps": repr(self.warmup_steps),
             "grad_scaler": "absent" if self.grad_scaler is None else "given",

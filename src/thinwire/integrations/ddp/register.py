@@ -14,7 +14,9 @@ from thinwire.errors import RegistrationError
 from thinwire.feedback import FeedbackMode
 from thinwire.integrations.ddp.handle import Handle
 from thinwire.integrations.ddp.options import Options
+from thinwire.integrations.ddp.owed import Place, owed
 from thinwire.policies import Choice, Policy, Rule
+from thinwire.schemes import Scheme
 
 __all__ = ["register"]
 
@@ -27,6 +29,7 @@ def register(
     *,
     rules: Sequence[Rule] = (),
     algorithm: str = "auto",
+    second_leg: Scheme | None = None,
     error_feedback: FeedbackMode = False,
     warmup_steps: int = 0,
     grad_scaler: torch.amp.GradScaler | None = None,
@@ -43,7 +46,9 @@ def register(
         scheme: for every parameter that no rule names and that has at least `min_values` values. A Schedule changes it
             by step.
         rules: for parameters by name, module, dimensions or count; the first that fits wins. See Rule.
-        algorithm: how frames travel; see thinwire.all_reduce.
+        algorithm: how frames travel: "all_gather", "reduce_scatter", or "auto": the first up to 3 ranks, the second
+            beyond. See docs/collectives.md.
+        second_leg: of reduce_scatter, the scheme of the averaged shards; None: that of the parameter.
         error_feedback: True: what an encoding lost is added to the next step's gradient; "auto": for biased
             schemes only. See docs/error-feedback.md.
         warmup_steps: so many first steps are averaged uncompressed. Higher => more bytes.
@@ -67,6 +72,7 @@ def register(
         scheme=scheme,
         rules=tuple(rules),
         algorithm=algorithm,
+        second_leg=second_leg,
         error_feedback=error_feedback,
         warmup_steps=warmup_steps,
         grad_scaler=grad_scaler,
@@ -76,8 +82,8 @@ def register(
     )
     channel = Channel(model.process_group)
     try:
-        policy = _agreed(channel, model, options)
-        handle = Handle(channel, model.module, policy, options)
+        policy, places = _agreed(channel, model, options)
+        handle = Handle(channel, policy, options, places)
         try:
             model.register_comm_hook(handle, _average)
         except RuntimeError as error:
@@ -93,18 +99,21 @@ def _average(handle: Handle, bucket: dist.GradBucket) -> torch.futures.Future[to
     return handle.average(bucket)
 
 
-def _agreed(channel: Channel, model: DistributedDataParallel, options: Options) -> Policy:
-    """The policy, after all ranks said that they have the same and that nothing is in their way."""
+def _agreed(channel: Channel, model: DistributedDataParallel, options: Options) -> tuple[Policy, dict[str, Place]]:
+    """How parameters travel and which residuals are kept, after all ranks said that nothing is in their way."""
     obstacle: Exception | None = None
     described: dict[str, str] = {}
     try:
         _check_reducer(model)
-        policy = options.policy(model.module)
+        policy = options.policy(model.module, channel.world_size)
+        places = owed(policy, options, channel.rank, channel.world_size) if options.error_feedback else {}
+        if options.error_feedback is True and not places:
+            raise RegistrationError("error_feedback has no effect: every parameter travels exactly")
         described = options.describe(model, policy)
     except (RegistrationError, ValueError) as error:
         obstacle = error
     agree(channel, described, obstacle)
-    return policy
+    return policy, places
 
 
 def _check_reducer(model: DistributedDataParallel) -> None:
