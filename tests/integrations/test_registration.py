@@ -84,7 +84,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], type[Exception
     "min_values": (lambda: nn.Linear(4, 4), {"min_values": 1.5}, RegistrationError, "min_values must be"),
     "seed": (lambda: nn.Linear(4, 4), {"seed": -1}, RegistrationError, "seed must be"),
     "warmup_steps": (lambda: nn.Linear(4, 4), {"warmup_steps": -1}, RegistrationError, "warmup_steps must be"),
-    "algorithm": (lambda: nn.Linear(4, 4), {"algorithm": "ring"}, RegistrationError, "algorithm must be one of auto, "),
+    "algorithm": (lambda: nn.Linear(4, 4), {"algorithm": "ring"}, SchemeError, "algorithm must be one of auto, "),
+    "second_leg of one leg": (
+        lambda: nn.Linear(4, 4),
+        {"second_leg": thinwire.ORQ(), "algorithm": "all_gather"},
+        SchemeError,
+        "all_gather has no second leg",
+    ),
+    "second_leg": (lambda: nn.Linear(4, 4), {"second_leg": "orq-9"}, SchemeError, "second_leg must be a scheme"),
     "error_feedback": (
         lambda: nn.Linear(4, 4),
         {"error_feedback": "yes"},
@@ -124,6 +131,19 @@ def refused_job(rank: int, n: int, case: str) -> None:
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_refused_at_registration(team: Workers, case: str) -> None:
     team.run(refused_job, case)
+
+
+def moving_job(rank: int, n: int) -> None:
+    schedule = ddp.Schedule({0: thinwire.SignSGD(), 9: thinwire.SignSGD(block_size=64)})
+    options: dict[str, Any] = {"error_feedback": True, "algorithm": "reduce_scatter"}
+    with pytest.raises(RegistrationError, match=r"at step 9, weight would be cut into other pieces"):
+        ddp.register(DistributedDataParallel(nn.Linear(100, 100)), schedule, **options)
+    fine = ddp.Schedule({0: "keep", 5: thinwire.SignSGD(), 9: thinwire.ORQ()})
+    ddp.register(DistributedDataParallel(nn.Linear(100, 100)), fine, **options).close()
+
+
+def test_a_schedule_that_moves_an_owners_residuals_is_refused(four: Workers) -> None:
+    four.run(moving_job)
 
 
 def python_reducer_job(rank: int, n: int) -> None:
