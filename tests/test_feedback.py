@@ -51,6 +51,24 @@ def test_what_was_sent_and_what_is_owed_add_up_to_what_was_given() -> None:
     assert residuals.tensors()[0].abs().max() > 0
 
 
+def test_residuals_in_bfloat16_do_not_drift() -> None:
+    """Gradients far smaller than what is owed would vanish if they were rounded to nearest."""
+    residuals = Residuals(True, torch.bfloat16)
+    given, sent = torch.zeros(200), torch.zeros(200)
+    small = 0.002 * noise(1)
+    for step in range(400):
+        residuals.begin(step)
+        values = small.clone()
+        values[0] = 60.0  # so that everything else is mostly owed
+        given += values
+        sent += send(residuals, message(values, scheme=thinwire.SignSGD(block_size=200)), step)
+        residuals.commit()
+    owed = residuals.tensors()[0]
+    assert owed.dtype == torch.bfloat16
+    lost = (given - sent - owed.float())[1:]
+    assert abs(float(lost.mean())) < 5 * float(lost.std()) / 199**0.5
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes_are_fed_in_float32(dtype: torch.dtype) -> None:
     residuals = Residuals(True)
@@ -148,8 +166,8 @@ def test_a_skipped_step_puts_all_residuals_back() -> None:
 def test_another_loss_scale_rescales_residuals() -> None:
     plain, scaled = Residuals(True), Residuals(True)
     for step, scale in enumerate((1.0, 1024.0, 512.0)):
-        plain.begin(1.0)
-        scaled.begin(scale)
+        plain.begin(step)
+        scaled.begin(step, scale)
         sent = send(plain, message(noise(step)), step)
         assert torch.equal(send(scaled, message(noise(step) * scale), step), sent * scale)
         plain.commit()

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire.types import Message, Segment
+from thinwire.kernels import round_to_bfloat16, stream_keys
+from thinwire.types import Key, Message, Segment
 
 __all__ = ["FeedbackMode", "Residuals", "wants_feedback"]
 
+_DEFAULT_KEY = Key()
+_STRATUM = (1 << 32) - 1  # random numbers apart from those of encodings, which count from 0
 FeedbackMode = bool | Literal["auto"]
 
 
@@ -36,20 +40,25 @@ class Residuals:
 
     Args:
         mode: see `wants_feedback`.
+        dtype: of residuals at rest: float32, or bfloat16 by stochastic rounding, which does not drift.
+        key: of the rounding's random numbers; its step is set by `begin`.
 
     References: Seide et al. 2014 (1-bit SGD); Karimireddy et al. 2019 (arXiv 1901.09847), Algorithm 2. There the
         learning rate is part of what is compressed; here, as everywhere in thinwire, gradients are.
     """
 
-    def __init__(self, mode: FeedbackMode) -> None:
+    def __init__(self, mode: FeedbackMode, dtype: torch.dtype = torch.float32, key: Key = _DEFAULT_KEY) -> None:
         self.mode = mode
+        self.dtype = dtype
+        self._key = key.replace(stratum=_STRATUM)
         self.scale = 1.0
-        self._kept: dict[int, Tensor] = {}  # by stream: float32 [count]
+        self._kept: dict[int, Tensor] = {}  # by stream: [count]
         self._before: dict[int, Tensor | None] = {}  # of this step's changes, what was there before
         self._quiet: set[int] = set()  # owed something, but with all-zero values in this step
 
-    def begin(self, scale: float) -> None:
+    def begin(self, step: int, scale: float = 1.0) -> None:
         """Begin a step whose gradients are multiplied by `scale`: residuals kept under another one are rescaled."""
+        self._key = self._key.replace(step=step)
         if scale != self.scale:
             self._kept = {stream: residual * (scale / self.scale) for stream, residual in self._kept.items()}
             self.scale = scale
@@ -90,7 +99,13 @@ class Residuals:
             if stream in self._quiet or (owed is None and not wants_feedback(segment, self.mode)):
                 continue
             self._before.setdefault(stream, owed)
-            self._kept[stream] = _finite(torch.sub(meant, got).to(torch.float32), owed)
+            self._kept[stream] = self._at_rest(_finite(torch.sub(meant, got).to(torch.float32), owed), stream)
+
+    def _at_rest(self, residual: Tensor, stream: int) -> Tensor:
+        if self.dtype == torch.float32:
+            return residual
+        key = stream_keys(self._key, np.array([stream], dtype=np.uint64)).view(np.int64)[0]
+        return round_to_bfloat16(residual, int(key))
 
     def commit(self) -> None:
         """End a step: its residuals hold."""
@@ -114,7 +129,7 @@ class Residuals:
         """Replace all residuals by copies of `tensors`, kept under `scale`."""
         self._before.clear()
         self._quiet.clear()
-        self._kept = {stream: tensor.detach().clone() for stream, tensor in tensors.items()}
+        self._kept = {stream: tensor.detach().to(self.dtype, copy=True) for stream, tensor in tensors.items()}
         self.scale = scale
 
 

@@ -104,6 +104,12 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], type[Exception
         RegistrationError,
         "error_feedback has no effect: every parameter travels exactly",
     ),
+    "residual_dtype alone": (
+        lambda: nn.Linear(4, 4),
+        {"residual_dtype": "bfloat16"},
+        RegistrationError,
+        "residual_dtype has no effect",
+    ),
     "grad_scaler alone": (
         lambda: nn.Linear(4, 4),
         {"grad_scaler": torch.amp.GradScaler("cpu")},

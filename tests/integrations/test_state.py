@@ -44,13 +44,14 @@ def through_memory(state: dict[str, Any]) -> dict[str, Any]:
     return torch.load(file, weights_only=True)
 
 
-def resume_job(rank: int, n: int, algorithm: str) -> None:
-    model, optimizer, handle = start(algorithm=algorithm)
+def resume_job(rank: int, n: int, algorithm: str, dtype: str) -> None:
+    options = {"algorithm": algorithm, "residual_dtype": dtype}
+    model, optimizer, handle = start(**options)
     train(model, optimizer, rank, range(4))
     saved = through_memory({"model": model.module.state_dict(), "o": optimizer.state_dict(), "t": handle.state_dict()})
     train(model, optimizer, rank, range(4, 7))
     handle.close()
-    again, fresh, resumed = start(algorithm=algorithm)
+    again, fresh, resumed = start(**options)
     again.module.load_state_dict(saved["model"])
     fresh.load_state_dict(saved["o"])
     resumed.load_state_dict(saved["t"])
@@ -63,10 +64,10 @@ def resume_job(rank: int, n: int, algorithm: str) -> None:
     resumed.close()
 
 
-@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter"])
-def test_resume_is_exact_to_the_bit_and_loads_with_weights_only(team: Workers, algorithm: str) -> None:
+@pytest.mark.parametrize(("algorithm", "dtype"), [("all_gather", "bfloat16"), ("reduce_scatter", "float32")])
+def test_resume_is_exact_to_the_bit_and_loads_with_weights_only(team: Workers, algorithm: str, dtype: str) -> None:
     """pytorch#75666: PowerSGD's state does not load; DeepSpeed's adam.py: residuals are dropped in silence."""
-    team.run(resume_job, algorithm)
+    team.run(resume_job, algorithm, dtype)
 
 
 def checkpoint_job(rank: int, n: int, folder: str) -> None:

@@ -26,6 +26,7 @@ def cases():
         "solve_within_deviations": (ops.solve_within_deviations, (values, table, 2.5)),
         "quantize": (ops.quantize, (values, levels, table, keys, False)),
         "dequantize": (ops.dequantize, (packed, levels, table, torch.zeros(300), True)),
+        "round_to_bfloat16": (ops.round_to_bfloat16, (values, 7)),
         "pack": (ops.pack, (codes, 5)),
         "unpack": (ops.unpack, (packed, 5, 300)),
         "checksum": (ops.checksum, (torch.zeros(64, dtype=torch.uint8),)),

@@ -3,6 +3,7 @@
 from thinwire.kernels.checksum import checksum
 from thinwire.kernels.compiling import announce_compilation
 from thinwire.kernels.dispatch import BACKENDS, backend
+from thinwire.kernels.narrow import round_to_bfloat16
 from thinwire.kernels.pack import digit_layout, pack, packed_bytes, unpack
 from thinwire.kernels.pool import set_threads, threads
 from thinwire.kernels.random import random_bits, stream_keys
@@ -31,6 +32,7 @@ __all__ = [
     "packed_bytes",
     "quantize",
     "random_bits",
+    "round_to_bfloat16",
     "set_threads",
     "solve_clipped_pair",
     "solve_full_range",

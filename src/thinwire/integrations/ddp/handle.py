@@ -52,7 +52,7 @@ class Handle:
         self._policy = policy
         self._options = options
         self._places = places  # of residuals, by name
-        self._residuals = Residuals(options.error_feedback) if options.error_feedback else None
+        self._residuals = _residuals(options, channel.rank)
         self._meter = Meter(self._residuals)
         self._scatters = check_algorithm(options.algorithm, options.second_leg, channel.world_size) == "reduce_scatter"
         self._step = 0
@@ -91,6 +91,7 @@ class Handle:
         Parameters that owe nothing yet have a residual of zeros, so that a distributed checkpoint can be read into it.
         """
         kept = self._residuals.tensors() if self._residuals else {}
+        dtype = getattr(torch, self._options.residual_dtype)
         return state.pack(
             step=self._step,
             seed=self._options.seed,
@@ -99,7 +100,7 @@ class Handle:
             world_size=self._channel.world_size,
             parameters=self._policy.described(),
             residuals={
-                name: kept.get(place.stream, torch.zeros(place.count, device=place.device))
+                name: kept.get(place.stream, torch.zeros(place.count, dtype=dtype, device=place.device))
                 for name, place in self._places.items()
             },
         )
@@ -151,8 +152,8 @@ class Handle:
         self._begun, self._finite = True, True
         self._meter.on = self.sample_every > 0 and self._step % self.sample_every == 0
         scaler = self._options.grad_scaler
-        if self._residuals is not None and scaler is not None:
-            self._residuals.begin(scaler.get_scale())  # between steps nothing runs on the channel's thread
+        if self._residuals is not None:  # between steps nothing runs on the channel's thread
+            self._residuals.begin(self._step, 1.0 if scaler is None else scaler.get_scale())
 
     def _end_step(self) -> None:
         pending, self._pending = self._pending, []
@@ -250,3 +251,9 @@ class Handle:
         if self._options.grad_scaler is not None:
             wide = None if mean.is_complex() else torch.float64  # in which no sum of finite values overflows
             self._finite = self._finite and bool(torch.isfinite(mean.sum(dtype=wide)))
+
+
+def _residuals(options: Options, rank: int) -> Residuals | None:
+    if not options.error_feedback:
+        return None
+    return Residuals(options.error_feedback, getattr(torch, options.residual_dtype), Key(seed=options.seed, rank=rank))

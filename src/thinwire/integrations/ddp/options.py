@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -28,6 +29,7 @@ class Options:
     algorithm: str
     second_leg: Scheme | None
     error_feedback: FeedbackMode
+    residual_dtype: Literal["float32", "bfloat16"]
     warmup_steps: int
     grad_scaler: torch.amp.GradScaler | None
     min_values: int
@@ -61,7 +63,10 @@ class Options:
             if not isinstance(value, int) or not 0 <= value < limit:
                 power = limit.bit_length() - 1
                 raise RegistrationError(f"{option} must be an integer in [0, 2^{power}), got {value!r}")
-        for option, chosen, known in (("error_feedback", self.error_feedback, (False, True, "auto")),):
+        for option, chosen, known in (
+            ("error_feedback", self.error_feedback, (False, True, "auto")),
+            ("residual_dtype", self.residual_dtype, ("float32", "bfloat16")),
+        ):
             if chosen not in known:
                 raise RegistrationError(f"{option} must be one of {', '.join(map(str, known))}, got {chosen!r}")
         if self.grad_scaler is not None and not isinstance(self.grad_scaler, torch.amp.GradScaler):
@@ -69,6 +74,8 @@ class Options:
 
     def _check_effects(self) -> None:
         """Refuse what would change nothing: whoever asked for it expects otherwise."""
+        if self.residual_dtype != "float32" and not self.error_feedback:
+            raise RegistrationError("residual_dtype has no effect without error_feedback")
         if self.grad_scaler is not None and not self.error_feedback:
             raise RegistrationError("grad_scaler has no effect without error_feedback: it is for residuals")
 
@@ -93,6 +100,7 @@ class Options:
             "algorithm": repr(self.algorithm),
             "second_leg": repr(self.second_leg),
             "error_feedback": repr(self.error_feedback),
+            "residual_dtype": repr(self.residual_dtype),
             "warmup_steps": repr(self.warmup_steps),
             "grad_scaler": "absent" if self.grad_scaler is None else "given",
         }

@@ -4,6 +4,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -31,6 +32,7 @@ def register(
     algorithm: str = "auto",
     second_leg: Scheme | None = None,
     error_feedback: FeedbackMode = False,
+    residual_dtype: Literal["float32", "bfloat16"] = "float32",
     warmup_steps: int = 0,
     grad_scaler: torch.amp.GradScaler | None = None,
     min_values: int = 1024,
@@ -51,6 +53,7 @@ def register(
         second_leg: of reduce_scatter, the scheme of the averaged shards; None: that of the parameter.
         error_feedback: True: what an encoding lost is added to the next step's gradient; "auto": for biased
             schemes only. See docs/error-feedback.md.
+        residual_dtype: how residuals are kept; "bfloat16", stochastically rounded, halves their memory.
         warmup_steps: so many first steps are averaged uncompressed. Higher => more bytes.
         grad_scaler: the scaler that multiplies the loss: a step that it will skip (some averaged gradient is not
             finite) puts all residuals back, and a changed scale rescales them.
@@ -74,6 +77,7 @@ def register(
         algorithm=algorithm,
         second_leg=second_leg,
         error_feedback=error_feedback,
+        residual_dtype=residual_dtype,
         warmup_steps=warmup_steps,
         grad_scaler=grad_scaler,
         min_values=min_values,
