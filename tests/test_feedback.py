@@ -221,5 +221,5 @@ def distance(scheme: Scheme, feedback: bool, workers: int = 2, steps: int = 400)
 
 @pytest.mark.parametrize("scheme", [SIGN, thinwire.BinGradB(block_size=64)], ids=lambda scheme: scheme.label)
 def test_biased_methods_converge_with_feedback_where_they_stall_without(scheme: Scheme) -> None:
-    assert distance(scheme, False) > 0.1
+    assert distance(scheme, False) > 0.4
     assert distance(scheme, True) < 0.01

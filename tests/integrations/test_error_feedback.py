@@ -302,3 +302,37 @@ def unfrozen_job(rank: int, n: int) -> None:
 
 def test_unfrozen_parameters_begin_at_zero(team: Workers) -> None:
     team.run(unfrozen_job)
+
+
+def memory_job(rank: int, n: int, dtype: str) -> None:
+    """As docs/error-feedback.md says: r F between steps, r F / n more for an owner, at most twice that within one."""
+    model = DistributedDataParallel(Quadratic(8192, 4096, 77), bucket_cap_mb=0.02)
+    options = {"error_feedback": True, "algorithm": "reduce_scatter", "residual_dtype": dtype}
+    handle = ddp.register(model, SIGN, **options)
+    residuals = handle._residuals
+    assert residuals is not None
+    fed, size = 8192 + 4096, getattr(torch, dtype).itemsize
+    highest = 0
+
+    def count() -> int:
+        kept = [*residuals._kept.values(), *(owed for owed in residuals._before.values() if owed is not None)]
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}.values())
+
+    keep = residuals.keep
+
+    def watched(message: Message, decoded: Tensor) -> None:
+        nonlocal highest
+        keep(message, decoded)
+        highest = max(highest, count())
+
+    residuals.keep = watched  # type: ignore[method-assign]
+    for number in range(4):
+        step(model, factors(model, 10 * number + rank))
+        assert count() == size * (fed + fed // n)
+    assert size * (fed + fed // n) < highest <= 2 * size * (fed + fed // n)
+    handle.close()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_residuals_take_the_memory_that_the_docs_say(team: Workers, dtype: str) -> None:
+    team.run(memory_job, dtype)

@@ -184,3 +184,42 @@ def test_tensorboard_from_a_folder_needs_tensorboard(tmp_path: Path) -> None:
     except ImportError:
         with pytest.raises(RegistrationError, match="pip install tensorboard"):
             ddp.TensorBoard(tmp_path)
+
+
+def count_job(rank: int, n: int) -> None:
+    """Several buckets, with and without accumulation: pytorch#63768, where steps were counted by the bucket."""
+    model = build("mlp", bucket_cap_mb=0.01)
+    handle = ddp.register(model, thinwire.ORQ(levels=5))
+    for step, accumulating in enumerate((False, True, True, False)):
+        backward(model, rank, step, accumulating)
+        assert handle.stats().steps == handle.state_dict()["step"] == step + 1
+    with model.no_sync():
+        model(torch.ones(2, model.module.features), branch=True).sum().backward()
+    assert handle.stats().steps == 4
+    assert handle.stats().calls > 4
+    handle.close()
+
+
+def test_steps_are_counted_once_whatever_buckets_and_no_sync_do(team: Workers) -> None:
+    team.run(count_job)
+
+
+def test_a_world_of_one_still_trains(team: Workers) -> None:
+    """hivemind#450: a single peer trained on zeros."""
+    team.run(learning_job)
+
+
+def learning_job(rank: int, n: int) -> None:
+    model = build("mlp")
+    handle = ddp.register(model, thinwire.SignSGD(), error_feedback=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(32, model.module.features, generator=torch.Generator().manual_seed(rank))
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = (model(x, branch=True) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.7 * losses[0]
+    handle.close()
