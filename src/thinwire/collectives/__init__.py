@@ -2,6 +2,7 @@
 
 from thinwire.collectives.agree import agree
 from thinwire.collectives.all_reduce import all_gather, all_reduce, reduce_scatter, shares
+from thinwire.collectives.by_node import node_ranks
 from thinwire.collectives.channel import Channel, Traffic
 from thinwire.collectives.exchange import ALGORITHMS, average, check_algorithm, mean_of_frames, plain_mean
 from thinwire.collectives.feedback import Feedback, Observer
@@ -18,6 +19,7 @@ __all__ = [
     "average",
     "check_algorithm",
     "mean_of_frames",
+    "node_ranks",
     "plain_mean",
     "reduce_scatter",
     "shares",

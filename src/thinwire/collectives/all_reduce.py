@@ -8,12 +8,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.collectives.by_gather import gather_frames
+from thinwire.collectives.by_node import node_ranks
 from thinwire.collectives.by_scatter import shard_mean
 from thinwire.collectives.call import Call, zeros
 from thinwire.collectives.channel import Channel
 from thinwire.collectives.exchange import check_algorithm, mean_of_frames
-from thinwire.collectives.groups import channel_of, submit
+from thinwire.collectives.groups import submit
 from thinwire.collectives.shards import cut
+from thinwire.errors import SchemeError
 from thinwire.schemes import Scheme
 from thinwire.types import Key, Layout, Segment
 from thinwire.wire import Shape, compose, layout_of
@@ -30,6 +32,7 @@ def all_reduce(
     key: Key | None = None,
     algorithm: str = "auto",
     second_leg: Scheme | None = None,
+    ranks_per_node: int | None = None,
     async_op: bool = False,
 ) -> Any:
     """Average `x` over the ranks of `group` by exchanging frames. Not in place.
@@ -43,8 +46,11 @@ def all_reduce(
         group: None means all ranks.
         key: which random numbers, of one seed and step on all ranks (its rank is set here). None: seed 0, and
             the number of this call on the group as step.
-        algorithm: "all_gather", "reduce_scatter" or "auto": see docs/collectives.md. On all ranks the same.
+        algorithm: "all_gather", "reduce_scatter", "hierarchical" or "auto" (one of the first two, by the number of
+            ranks): see docs/collectives.md. On all ranks the same.
         second_leg: the scheme for the mean on its way back from a shard's owner; None: `scheme`.
+        ranks_per_node: for "hierarchical": so many consecutive ranks form a node; None: the environment's
+            LOCAL_WORLD_SIZE, which torchrun sets.
         async_op: return at once. Leave `x` unchanged until the Future is done.
 
     Returns:
@@ -58,13 +64,17 @@ def all_reduce(
         ChannelError: torch.distributed is not initialised, a rank is gone, or the group's channel broke before.
     """
     message, shape = compose(x, scheme)
-    check_algorithm(algorithm, second_leg, channel_of(group).world_size)
+    check_algorithm(algorithm, second_leg, 1)
+    if algorithm == "hierarchical":
+        ranks_per_node = node_ranks(ranks_per_node)
+    elif ranks_per_node is not None:
+        raise SchemeError(f"{algorithm} knows no nodes: ranks_per_node needs algorithm='hierarchical'")
 
     def job(channel: Channel, key: Key) -> Any:
         mean = mean_of_frames(channel, message, key, algorithm=algorithm, second_leg=second_leg)
         return _restore(mean, message.layout, shape)
 
-    future = submit(group, key, message, job)
+    future = submit(group, key, message, job, ranks_per_node)
     return future if async_op else future.wait()
 
 
@@ -145,7 +155,8 @@ def _by_segment(layout: Layout, ranks: int) -> list[list[slice]]:
 
 def _call(channel: Channel, key: Key) -> Call:
     channel.count(calls=1)
-    return Call(channel=channel, key=key.replace(rank=channel.rank), ranks=range(channel.world_size))
+    ranks = range(channel.world_size)
+    return Call(channel=channel, link=channel.link, ranks=ranks, key=key.replace(rank=channel.rank))
 
 
 def _restore(flat: Tensor, layout: Layout, shape: int) -> Tensor | list[Tensor] | dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,32 +10,35 @@ from torch import Tensor
 
 from thinwire.collectives.channel import Channel
 from thinwire.collectives.feedback import Feedback, Observer
+from thinwire.collectives.transport import Link
 from thinwire.errors import FrameError
 from thinwire.types import Key, Layout, Message
 from thinwire.wire import accumulate, capacity, elastic, trim
 
-__all__ = ["Call", "zeros"]
+__all__ = ["Call", "exchange", "zeros"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """Args:
     channel: this exchange runs on its thread.
+    link: between those that take part.
+    ranks: their ranks on the channel, in the link's order.
     key: of this rank.
-    ranks: those that take part, ascending, this rank among them.
     observer, feedback: see `mean_of_frames`.
     """
 
     channel: Channel
-    key: Key
+    link: Link
     ranks: Sequence[int]
+    key: Key
     observer: Observer | None = None
     feedback: Feedback | None = None
 
     @property
     def index(self) -> int:
         """This rank's place among `ranks`."""
-        return self.ranks.index(self.channel.rank)
+        return self.link.rank
 
     def prepare(self, message: Message) -> Message:
         """Show a message to the observer, and let the feedback add to it."""
@@ -57,27 +60,19 @@ class Call:
         Raises:
             ChannelError: a rank is gone.
         """
-        channel, link, own = self.channel, self.channel.link, self.channel.rank
-        with channel.timed("communicate"):
-            fitted = {r: link.fit(frame, limit) for r, frame, limit in zip(self.ranks, outgoing, limits)}
-            arrived = link.exchange(fitted, dict(zip(self.ranks, slots)), outgoing[0].device)
-            frames = {rank: trim(slot) for rank, slot in arrived.items()}
-        channel.count(
-            bytes_sent=sum(part.numel() for rank, part in fitted.items() if rank != own),
-            bytes_received=sum(
-                part.numel() for rank, part in (frames if link.ragged else arrived).items() if rank != own
-            ),
-        )
-        return list(frames.values())
+        assert len(outgoing) == len(limits) == len(slots) == len(self.ranks)
+        outgoing_by, slots_by = dict(enumerate(outgoing)), dict(enumerate(slots))
+        limits_by, device = dict(enumerate(limits)), outgoing[0].device
+        return list(exchange(self.channel, self.link, outgoing_by, limits_by, slots_by, device).values())
 
     def spread(self, frame: Tensor, layouts: Sequence[Layout]) -> list[Tensor]:
         """Send one frame to all of `ranks` and receive theirs, of these layouts. As `swap`."""
         slots = [capacity(layout) for layout in layouts]
         uneven = len(set(slots)) > 1 or any(elastic(layout) for layout in layouts)
-        if uneven or len(slots) < self.channel.world_size:
+        if uneven:
             return self.swap([frame] * len(slots), [slots[self.index]] * len(slots), slots)
         with self.channel.timed("communicate"):
-            frames = self.channel.link.gather(frame)
+            frames = self.link.gather(frame)
         others = (len(slots) - 1) * frame.numel()
         self.channel.count(bytes_sent=others, bytes_received=others)
         return list(frames)
@@ -93,6 +88,36 @@ class Call:
             accumulate(frame, layout, total, key)
         except FrameError as error:
             raise type(error)(f"frame of rank {rank}: {error}") from error
+
+
+def exchange(
+    channel: Channel,
+    link: Link,
+    outgoing: Mapping[int, Tensor],
+    limits: Mapping[int, int],
+    slots: Mapping[int, int],
+    device: torch.device,
+) -> dict[int, Tensor]:
+    """Send frames to some ranks of a link and receive from some; count the bytes and the time.
+
+    Args:
+        outgoing: rank -> frame, on `device`.
+        limits: rank -> most bytes that its frame can have.
+        slots: rank -> most bytes of what arrives from it.
+
+    Raises:
+        ChannelError: a rank is gone.
+    """
+    with channel.timed("communicate"):
+        fitted = {rank: link.fit(frame, limits[rank]) for rank, frame in outgoing.items()}
+        arrived = link.exchange(fitted, slots, device)
+        frames = {rank: trim(slot) for rank, slot in arrived.items()}
+    counted = frames if link.ragged else arrived
+    channel.count(
+        bytes_sent=sum(part.numel() for rank, part in fitted.items() if rank != link.rank),
+        bytes_received=sum(part.numel() for rank, part in counted.items() if rank != link.rank),
+    )
+    return frames
 
 
 def zeros(layout: Layout, device: torch.device) -> Tensor:

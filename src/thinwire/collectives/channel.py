@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from thinwire.collectives.transport import Link
+from thinwire.collectives.transport import Link, across_nodes
 from thinwire.errors import ChannelError, FrameError, PeerFailure, ThinwireError
 
 __all__ = ["Channel", "Traffic"]
@@ -58,21 +58,31 @@ class Channel:
 
     Creating a channel is a collective call, like `torch.distributed.new_group`.
 
+    Args:
+        ranks_per_node: consecutive ranks that form a node, for the hierarchical algorithm: then the first rank of each
+            has a link to the others' first, `leaders`. None: there are no nodes.
+
     Raises:
-        ChannelError: torch.distributed is not initialised, this process is not in `group`, or a rank is missing.
+        ChannelError: torch.distributed is not initialised, this process is not in `group`, a rank is missing, or
+            the ranks do not form nodes of that number.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, ranks_per_node: int | None = None) -> None:
         self.link = Link(group)
+        self.ranks_per_node = ranks_per_node
+        # All ranks make one, though only leaders use theirs: torch names a group by how many a process has made.
+        across = [] if ranks_per_node is None else [across_nodes(self.link, ranks_per_node)]
+        self._links = [self.link, *across]
         self.rank = self.link.rank
+        self.leaders = across[0] if across and ranks_per_node and self.rank % ranks_per_node == 0 else None
         self.world_size = self.link.world_size
         self.traffic = Traffic()
         self._fault: ThinwireError | None = None
         self._jobs: _Queue = SimpleQueue()
-        thread = threading.Thread(target=_work, args=(self._jobs, self.link), name="thinwire", daemon=True)
+        thread = threading.Thread(target=_work, args=(self._jobs, self._links), name="thinwire", daemon=True)
         thread.start()
         # Runs on close(), when the channel is forgotten, or before the interpreter exits; once.
-        self._finish = weakref.finalize(self, _finish, self._jobs, thread, self.link)
+        self._finish = weakref.finalize(self, _finish, self._jobs, thread, self._links)
 
     def submit(self, job: Callable[[], T], device: torch.device | None = None) -> Future[T]:
         """Run `job` on the channel's thread, after all jobs before it.
@@ -136,7 +146,7 @@ class Channel:
         """The error that every rank raises for this one."""
         if isinstance(error, _ALIKE):
             self.link.report(str(error))  # for ranks that did not get these bytes
-            leaving = threading.Timer(_GRACE, self.link.drop)
+            leaving = threading.Timer(_GRACE, _drop, [self._links])
             leaving.daemon = True
             leaving.start()
             return error
@@ -146,22 +156,28 @@ class Channel:
             fault = ChannelError(f"rank {self.rank} failed: {type(error).__name__}: {error}")
             fault.__cause__ = error
             self.link.report(str(fault))
-        self.link.drop()
+        _drop(self._links)
         return fault
 
 
-def _work(jobs: _Queue, link: Link) -> None:
+def _work(jobs: _Queue, links: list[Link]) -> None:
     while (job := jobs.get()) is not None:
         job()
         del job  # or the last job, and the channel it belongs to, would live until the next one
-    link.linger()
+    for link in links:
+        link.linger()
 
 
-def _finish(jobs: _Queue, thread: threading.Thread, link: Link) -> None:
+def _drop(links: list[Link]) -> None:
+    for link in links:
+        link.drop()
+
+
+def _finish(jobs: _Queue, thread: threading.Thread, links: list[Link]) -> None:
     jobs.put(None)
     if thread is threading.current_thread():
-        link.drop()
+        _drop(links)
         return
     thread.join(_PATIENCE)
-    link.drop()
+    _drop(links)
     thread.join(1.0)  # now it gives up what the other ranks do not come to

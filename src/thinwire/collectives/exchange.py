@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from thinwire.collectives.by_gather import gather_mean
+from thinwire.collectives.by_node import node_mean
 from thinwire.collectives.by_scatter import scatter_mean
 from thinwire.collectives.call import Call
 from thinwire.collectives.channel import Channel
@@ -16,11 +17,11 @@ from thinwire.types import Key, Message
 
 __all__ = ["ALGORITHMS", "average", "check_algorithm", "mean_of_frames", "plain_mean"]
 
-ALGORITHMS = ("auto", "all_gather", "reduce_scatter")
+ALGORITHMS = ("auto", "all_gather", "reduce_scatter", "hierarchical")
 _FEW = 3  # ranks: up to here all_gather sends little more and loses less
 
 
-def check_algorithm(algorithm: str, second_leg: Scheme | None, world_size: int) -> str:
+def check_algorithm(algorithm: str, second_leg: Scheme | None, ranks: int) -> str:
     """The algorithm that is meant: "auto" is all_gather up to 3 ranks and reduce_scatter beyond.
 
     Raises:
@@ -34,7 +35,7 @@ def check_algorithm(algorithm: str, second_leg: Scheme | None, world_size: int) 
         raise SchemeError("all_gather has no second leg: second_leg needs algorithm='reduce_scatter' or 'auto'")
     if algorithm != "auto":
         return algorithm
-    return "all_gather" if world_size <= _FEW else "reduce_scatter"
+    return "all_gather" if ranks <= _FEW else "reduce_scatter"
 
 
 def mean_of_frames(
@@ -53,14 +54,16 @@ def mean_of_frames(
         message: of one layout on all ranks.
         key: of one seed and step on all ranks; its rank is set here, and the second leg's stratum is one more.
         observer: called with `message` and the key before it is encoded; its failure is this rank's.
-        algorithm: one of ALGORITHMS, on all ranks the same; see `check_algorithm`.
+        algorithm: one of ALGORITHMS, on all ranks the same. "auto" is all_gather up to 3 ranks and reduce_scatter
+            beyond; "hierarchical" needs a channel with `ranks_per_node`.
         second_leg: the scheme for the mean on its way back, where there is one and the message's scheme is not
             exact; None: the message's.
         feedback: what to add to the values before they are encoded, and who keeps the difference.
 
     Returns:
         float32 `[message.numel]` (float64 if any segment is), equal to the bit on all ranks. With all_gather: the
-        frames' values added in rank order, divided by the number of ranks; with reduce_scatter: that, encoded again.
+        frames' values added in rank order, divided by the number of ranks; with reduce_scatter: that, encoded again;
+        with hierarchical: one of these, over the nodes' exact means.
 
     Raises:
         SchemeError: as check_algorithm, which callers ask before.
@@ -71,13 +74,22 @@ def mean_of_frames(
     chosen = check_algorithm(algorithm, second_leg, channel.world_size)
     call = Call(
         channel=channel,
-        key=key.replace(rank=channel.rank),
+        link=channel.link,
         ranks=range(channel.world_size),
+        key=key.replace(rank=channel.rank),
         observer=observer,
         feedback=feedback,
     )
     channel.count(calls=1)
-    return gather_mean(call, message) if chosen == "all_gather" else scatter_mean(call, message, second_leg)
+    if chosen == "hierarchical":
+        return node_mean(call, message, lambda leaders, mean: _mean(leaders, mean, "auto", second_leg))
+    return _mean(call, message, chosen, second_leg)
+
+
+def _mean(call: Call, message: Message, algorithm: str, second_leg: Scheme | None) -> Tensor:
+    if check_algorithm(algorithm, second_leg, len(call.ranks)) == "all_gather":
+        return gather_mean(call, message)
+    return scatter_mean(call, message, second_leg)
 
 
 def plain_mean(channel: Channel, values: Tensor) -> Tensor:

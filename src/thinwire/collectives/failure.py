@@ -10,15 +10,22 @@ from torch.nn.functional import pad
 
 from thinwire.errors import PeerFailure
 
-__all__ = ["failure_frame", "frames_or_failure", "raise_failures"]
+__all__ = ["failure_frame", "failure_in", "frames_or_failure", "raise_failures"]
 
 _MAGIC = b"TWFAULT1"
 
 
-def failure_frame(error: BaseException, length: int) -> Tensor:
+def failure_frame(cause: str, length: int) -> Tensor:
     """Put the cause into a frame's place: magic, then UTF-8 text, cut and zero-padded to uint8 `[length]`."""
-    text = f"{type(error).__name__}: {error}".encode()[: length - len(_MAGIC)]
+    text = cause.encode()[: length - len(_MAGIC)]
     return torch.tensor(list((_MAGIC + text).ljust(length, b"\0")), dtype=torch.uint8)
+
+
+def failure_in(frame: Tensor) -> str | None:
+    """The cause that a failure frame bears; None if it is another frame."""
+    if bytes(frame[: len(_MAGIC)].tolist()) != _MAGIC:
+        return None
+    return bytes(frame[len(_MAGIC) :].cpu().numpy()).rstrip(b"\0").decode(errors="ignore")
 
 
 def frames_or_failure(
@@ -32,7 +39,7 @@ def frames_or_failure(
     try:
         return make(), None
     except Exception as error:
-        said = failure_frame(error, min(slots)).to(device)
+        said = failure_frame(f"{type(error).__name__}: {error}", min(slots)).to(device)
         return [pad(said, (0, slot - said.numel())) for slot in slots], error
 
 
@@ -49,13 +56,6 @@ def raise_failures(
     Raises:
         PeerFailure: there is one; names each such rank and its cause, in the same words on every rank.
     """
-    heads = torch.stack([frame[: len(_MAGIC)] for frame in frames]).cpu()
-    failed = [i for i, head in enumerate(heads) if bytes(head.tolist()) == _MAGIC]
-    if failed:
-        said = "; ".join(f"rank {ranks[i]} could not {doing}: {_cause(frames[i])}" for i in failed)
-        raise PeerFailure(said) from own
-
-
-def _cause(frame: Tensor) -> str:
-    text = bytes(frame[len(_MAGIC) :].cpu().numpy())
-    return text.rstrip(b"\0").decode(errors="ignore")
+    causes = {rank: cause for rank, frame in zip(ranks, frames) if (cause := failure_in(frame)) is not None}
+    if causes:
+        raise PeerFailure("; ".join(f"rank {r} could not {doing}: {cause}" for r, cause in causes.items())) from own

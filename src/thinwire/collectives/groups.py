@@ -15,33 +15,34 @@ from thinwire.collectives.channel import Channel
 from thinwire.collectives.transport import parent_of
 from thinwire.types import Key, Message
 
-__all__ = ["channel_of", "submit"]
+__all__ = ["submit"]
 
 T = TypeVar("T")
 
-_channels: WeakKeyDictionary[dist.ProcessGroup, tuple[Channel, Iterator[int]]] = WeakKeyDictionary()
+_channels: WeakKeyDictionary[dist.ProcessGroup, dict[int | None, tuple[Channel, Iterator[int]]]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def channel_of(group: dist.ProcessGroup | None) -> Channel:
-    """The channel of a group, made at its first use.
+def submit(
+    group: dist.ProcessGroup | None,
+    key: Key | None,
+    message: Message,
+    job: Callable[[Channel, Key], T],
+    ranks_per_node: int | None = None,
+) -> Future[T]:
+    """Run `job` on the group's channel (one for each node size; made at its first use), after all calls before it.
+
+    Args:
+        key: None means seed 0, and the number of the call on the channel as step.
 
     Raises:
-        ChannelError: torch.distributed is not initialised, this process is not in `group`, or a rank is missing.
+        ChannelError: torch.distributed is not initialised, this process is not in `group`, a rank is missing, or
+            the channel broke before.
     """
-    with _lock:
-        group = parent_of(group)
-        if group not in _channels:
-            _channels[group] = Channel(group), itertools.count()
-        return _channels[group][0]
-
-
-def submit(
-    group: dist.ProcessGroup | None, key: Key | None, message: Message, job: Callable[[Channel, Key], T]
-) -> Future[T]:
-    """Run `job` on the group's channel, after all calls before it. Without a key: seed 0, the call's number as step."""
-    channel = channel_of(group)
     with _lock:  # numbers and order of calls go together
-        if key is None:
-            key = Key(step=next(_channels[parent_of(group)][1]))
-        return channel.submit(lambda: job(channel, key), message.device)
+        channels = _channels.setdefault(parent_of(group), {})
+        if ranks_per_node not in channels:
+            channels[ranks_per_node] = Channel(group, ranks_per_node), itertools.count()
+        channel, numbers = channels[ranks_per_node]
+        known = Key(step=next(numbers)) if key is None else key
+        return channel.submit(lambda: job(channel, known), message.device)

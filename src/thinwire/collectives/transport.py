@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from thinwire.errors import ChannelError
 
-__all__ = ["Link", "parent_of"]
+__all__ = ["Link", "across_nodes", "parent_of"]
 
 _FAULT = "thinwire/fault"
 _SLICE = timedelta(seconds=0.5)
@@ -32,17 +32,34 @@ class Link:
 
     Creating one is a collective call: every rank of `group` makes it, in the same order as its other groups.
 
+    Args:
+        ranks: only these members of `group`, by their numbers in the world; then only they make the call.
+
     Raises:
         ChannelError: torch.distributed is not initialised, this process is not in `group`, or a rank is missing.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group: dist.ProcessGroup | None = _private_copy(parent_of(group))
+    def __init__(self, group: dist.ProcessGroup | None = None, ranks: list[int] | None = None) -> None:
+        parent = parent_of(group)
+        members = dist.get_process_group_ranks(parent) if ranks is None else ranks
+        self._group: dist.ProcessGroup | None = _private(members, parent)
         self.rank = dist.get_rank(self._group)
         self.world_size = dist.get_world_size(self._group)
         self._backends = dict(pair.split(":") for pair in dist.get_backend_config(self._group).split(","))
         self._given_up: tuple[Any, ...] | None = None
         self._store = c10d._get_process_group_store(self._group)
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The process group itself.
+
+        Raises:
+            ChannelError: the link was dropped.
+        """
+        group = self._group  # another thread may drop it
+        if group is None:
+            raise ChannelError("this channel is closed")
+        return group
 
     def device_for(self, device: torch.device) -> torch.device:
         """Where the bytes of a tensor on `device` must lie to be sent: there, if the backend reaches it."""
@@ -149,9 +166,7 @@ class Link:
 
     def _carry(self, collective: Callable[..., Any], *tensors: Tensor) -> None:
         """Run a collective on its `tensors`, which stay alive until the transport has finished with them."""
-        group = self._group
-        if group is None:
-            raise ChannelError("this channel is closed")
+        group = self.group
         try:
             work = collective(group=group, async_op=True)
             if tensors[0].device.type == "cpu":
@@ -190,8 +205,20 @@ def parent_of(group: object) -> dist.ProcessGroup:
     return chosen
 
 
-def _private_copy(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    ranks = dist.get_process_group_ranks(group)
+def across_nodes(link: Link, ranks_per_node: int) -> Link:
+    """A link among the ranks that have this rank's place in their nodes.
+
+    Raises:
+        ChannelError: the link's ranks cannot be shared out so.
+    """
+    ranks = dist.get_process_group_ranks(link.group)
+    if ranks_per_node < 1 or len(ranks) % ranks_per_node:
+        raise ChannelError(f"{len(ranks)} ranks do not form nodes of {ranks_per_node}: set ranks_per_node to a divisor")
+    return Link(link.group, ranks[link.rank % ranks_per_node :: ranks_per_node])
+
+
+def _private(ranks: list[int], group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A new group of `ranks`, with the time limit of `group`."""
     # Ranks outside a smaller group do not take part, so those inside synchronize among themselves.
     local = len(ranks) < dist.get_world_size()
     try:
