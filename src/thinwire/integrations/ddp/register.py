@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.collectives import Channel, agree
+from thinwire.collectives import Channel, agree, node_ranks
 from thinwire.errors import RegistrationError
 from thinwire.feedback import FeedbackMode
 from thinwire.integrations.ddp.handle import Handle
@@ -84,7 +84,7 @@ def register(
         seed=seed,
         strict=strict,
     )
-    channel = Channel(model.process_group)
+    channel = Channel(model.process_group, node_ranks(None) if algorithm == "hierarchical" else None)
     try:
         policy, places = _agreed(channel, model, options)
         handle = Handle(channel, policy, options, places)
