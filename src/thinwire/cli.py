@@ -344,7 +344,7 @@ def warmup(
         str | None, typer.Option(help="Names joined by commas. [default: all, with the usual level counts]")
     ] = None,
 ) -> None:
-    """Compile kernels ahead of their first use: about a minute and a half for all."""
+    """Compile kernels ahead of their first use: two minutes or so for all."""
     with _asked_for():
         named = [schemes.from_spec(name.strip()) for name in methods.split(",")] if methods else None
         chosen = named or usual_schemes()

@@ -60,6 +60,17 @@ def test_many_values_across_stretches_groups_runs_and_blocks(levels):
             check(values, table, levels_of(len(table), levels, levels), nearest)
 
 
+@pytest.mark.parametrize("levels", [34, 129, 256])
+def test_levels_that_crowd_in_one_place(levels):
+    generator = torch.Generator().manual_seed(levels)
+    values, table = hostile_values(3_000, 4), cut([3_000], 512)
+    grid = torch.exp(5 * torch.randn(len(table), levels, generator=generator)).sort(1).values
+    grid[1] = 1 + grid[1] * 1e-9
+    grid[2, levels // 2 :] = grid[2, -1]
+    for nearest in (False, True):
+        check(values, table, grid, nearest)
+
+
 @pytest.mark.parametrize("levels", [3, 9, 17])
 def test_every_count_around_a_group(levels):
     group = 64 * digit_layout(levels).count

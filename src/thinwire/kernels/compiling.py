@@ -14,7 +14,8 @@ class _Announcement(event.Listener):
     made = False
 
     def on_start(self, event: Any) -> None:
-        if not self.made and event.data["dispatcher"].py_func.__module__.startswith("thinwire."):
+        module = event.data["dispatcher"].py_func.__module__ or ""  # None for code without a module
+        if not self.made and module.startswith("thinwire."):
             self.made = True
             _log.warning(
                 "compiling kernels for this processor: once after an installation, 10 to 30 seconds a method "

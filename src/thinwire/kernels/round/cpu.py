@@ -38,6 +38,7 @@ _RUN = 256
 _GOLDEN = np.uint64(0x9E3779B9)
 _IN_REGISTERS = 9  # levels
 _IN_PASSES = 33
+_IN_CELL = 8
 _STRETCH = 4096  # codes, about, between rounding and packing
 _SMALLEST = 1 << 15  # values worth a thread
 
@@ -144,8 +145,43 @@ def _round_up(values, start, count, u, inside, lows, steps, codes):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _cell(values, start, count, left, scale, top, cells):
+    """The cell of a uniform grid in which each value lies, 0 .. top: float32 operations that never fall as x rises."""
+    for j in range(count):
+        y = (load(values, start + j) - left) * scale
+        y = y if y > np.float32(0) else np.float32(0)
+        store(cells, j, np.int32(y if y < top else top))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _fill_grid(reached, s, left, scale, cells, lower):
+    """lower[i] = how many of reached[: s - 1] lie in cells below i. Returns the most that lie in one cell."""
+    grid = len(lower)
+    _cell(reached, 0, s - 1, left, scale, np.float32(grid - 1), cells)
+    k = most = 0
+    for i in range(grid):
+        lower[i] = k
+        first = k
+        while k < s - 1 and reached[k] == reached[k] and cells[k] == i:  # NaN fills up
+            k += 1
+        most = max(most, k - first)
+    return most
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _count_in_grid(values, start, count, reached, lower, most, beyond, codes):
+    """codes[j], a cell, becomes how many of reached a value reaches: those in lower cells, and some of its own."""
+    for j in range(count):
+        x, c = load(values, start + j), np.int64(load(lower, np.int64(load(codes, j))))
+        for _ in range(most):
+            t = load(reached, c)
+            c += np.int64((x > t) if beyond else (x >= t))
+        store(codes, j, np.int32(c))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def _round_many(values, levels, table, keys, nearest, block, begin, end, u, rounded, codes):
-    """_round_few for more levels: compare, look up, compare again."""
+    """_round_few for more levels: compare, look up, compare again. Beyond 33 levels, a grid tells where to compare."""
     s = levels.shape[1]
     room, stride = (s + 6) // 8 * 8, 1
     if s > _IN_PASSES:
@@ -155,6 +191,8 @@ def _round_many(values, levels, table, keys, nearest, block, begin, end, u, roun
         stride = room // 16
     reached, low, step = np.empty(room, np.float32), np.zeros(room + 1, np.float32), np.zeros(room + 1, np.float32)
     lows, steps = np.empty(_RUN, np.float32), np.empty(_RUN, np.float32)
+    lower, places = np.empty(4 * room, np.int32), np.empty(room, np.int32)
+    left, scale, top, most = np.float32(0), np.float32(0), np.float32(4 * room - 1), 0
     drawn_run, drawn_key, prepared = np.int64(-1), np.int64(0), np.int64(-1)
     at = begin
     while at < end:
@@ -167,9 +205,16 @@ def _round_many(values, levels, table, keys, nearest, block, begin, end, u, roun
         if prepared != block:
             _prepare(levels, block, nearest, reached, low, step)
             prepared = block
-        _count_reached(values, start, n, reached, stride, nearest, rounded)
-        if stride > 1:
-            _search_reached(values, start, n, reached, stride, nearest, rounded)
+            if stride > 1:
+                left, scale = levels[block, 0], np.float32(4 * room) / (levels[block, s - 1] - levels[block, 0])
+                most = _fill_grid(reached, s, left, scale, places, lower)
+        if stride > 1 and most <= _IN_CELL:
+            _cell(values, start, n, left, scale, top, rounded)
+            _count_in_grid(values, start, n, reached, lower, most, nearest, rounded)
+        else:
+            _count_reached(values, start, n, reached, stride, nearest, rounded)
+            if stride > 1:
+                _search_reached(values, start, n, reached, stride, nearest, rounded)
         if not nearest:
             if drawn_run != position >> 8 or drawn_key != keys[block]:
                 _draw(position, keys[block], u)
