@@ -23,6 +23,7 @@ from rich.table import Table
 
 import thinwire
 from thinwire import kernels, schemes
+from thinwire.collectives import ALGORITHMS
 from thinwire.errors import LabError, SchemeError, ThinwireError
 from thinwire.lab import frontier as frontiers
 from thinwire.lab.compare import collect, markdown, plan, table
@@ -71,6 +72,8 @@ Seed = Annotated[int, typer.Option(help="Of weights, order of examples, augmenta
 BlockSize = Annotated[int | None, typer.Option(help="Values that share a level set. [default: the method's, 2048]")]
 LevelDtype = Annotated[str | None, typer.Option(help="How levels travel: float32 or bfloat16. [default: float32]")]
 MinValues = Annotated[int, typer.Option(help="Smaller parameters travel uncompressed.")]
+Algorithm = Annotated[str, typer.Option(help="How frames travel: " + ", ".join(ALGORITHMS) + ".")]
+Feedback = Annotated[str, typer.Option(help="Send later what encoding lost: off, on, or auto (biased methods only).")]
 SampleEvery = Annotated[int, typer.Option(help="Steps between measurements of the gradients' error; 0 = never.")]
 Captures = Annotated[int, typer.Option(help="Snapshots of the gradients to keep.")]
 Threads = Annotated[int, typer.Option(help="PyTorch's threads a worker.")]
@@ -136,6 +139,8 @@ def train(
     block_size: BlockSize = None,
     level_dtype: LevelDtype = None,
     min_values: MinValues = _DEFAULTS.min_values,
+    algorithm: Algorithm = _DEFAULTS.algorithm,
+    error_feedback: Feedback = _DEFAULTS.error_feedback,
     sample_every: SampleEvery = _DEFAULTS.sample_every,
     captures: Captures = _DEFAULTS.captures,
     threads: Threads = _DEFAULTS.threads,
@@ -174,6 +179,8 @@ def compare(
     block_size: BlockSize = None,
     level_dtype: LevelDtype = None,
     min_values: MinValues = _DEFAULTS.min_values,
+    algorithm: Algorithm = _DEFAULTS.algorithm,
+    error_feedback: Feedback = _DEFAULTS.error_feedback,
     sample_every: SampleEvery = _DEFAULTS.sample_every,
     captures: Captures = _DEFAULTS.captures,
     threads: Threads = _DEFAULTS.threads,

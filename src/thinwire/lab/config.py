@@ -7,14 +7,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from thinwire import schemes
+from thinwire.collectives import ALGORITHMS
 from thinwire.errors import LabError
+from thinwire.feedback import FeedbackMode
 from thinwire.lab.data import DATASETS
 from thinwire.lab.models import MODELS
 from thinwire.lab.optimizers import RECIPES, Recipe
 
-__all__ = ["SCHEDULES", "RunConfig"]
+__all__ = ["FEEDBACK", "SCHEDULES", "RunConfig"]
 
 SCHEDULES = ("cosine", "step")
+FEEDBACK: dict[str, FeedbackMode] = {"off": False, "on": True, "auto": "auto"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,8 @@ class RunConfig:
     block_size: int | None = None  # values that share a level set; higher => fewer bits, more error
     level_dtype: str | None = None  # float32 or bfloat16, how levels travel; None, here and above: the method's own
     min_values: int = 1024  # smaller parameters travel uncompressed; higher => more bits, less error
+    algorithm: str = "auto"  # how frames travel
+    error_feedback: str = "off"  # on, or auto: for biased methods only
     workers: int = 2
     data: str = "mnist5k"
     data_root: str | None = None  # folder that holds the data sets that are not bundled
@@ -56,7 +61,13 @@ class RunConfig:
         self._require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
         decay = self.weight_decay
         self._require("weight_decay", decay is None or 0 <= decay < math.inf, "at least 0 and finite")
-        for name, known in (("data", DATASETS), ("model", MODELS), ("schedule", SCHEDULES)):
+        for name, known in (
+            ("data", DATASETS),
+            ("model", MODELS),
+            ("schedule", SCHEDULES),
+            ("algorithm", ALGORITHMS),
+            ("error_feedback", FEEDBACK),
+        ):
             self._require(name, getattr(self, name) in known, "one of " + ", ".join(known))
         self._require("optimizer", self.optimizer in (None, *RECIPES), "one of " + ", ".join(RECIPES))
         kind, takes = DATASETS[self.data].kind, MODELS[self.model].takes
@@ -68,7 +79,8 @@ class RunConfig:
             raise LabError(f"data {self.data!r} is read from a local folder: give data_root")
         if self.data_root is not None and not DATASETS[self.data].folder:
             raise LabError(f"data_root has no effect: data {self.data!r} comes with an installed package")
-        self.scheme()
+        if self.scheme().traits.exact and self.error_feedback == "on":
+            raise LabError(f"error_feedback has no effect: {self.method} loses nothing; auto leaves it out")
 
     def _require(self, name: str, holds: bool, rule: str) -> None:
         if not holds:

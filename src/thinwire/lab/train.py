@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import thinwire
 from thinwire import ddp
 from thinwire.errors import LabError
-from thinwire.lab.config import RunConfig
+from thinwire.lab.config import FEEDBACK, RunConfig
 from thinwire.lab.data import DATASETS
 from thinwire.lab.dataset import Examples, batches, steps_per_epoch
 from thinwire.lab.folder import RunFolder
@@ -95,7 +95,14 @@ class _Run:
         self.errors: list[float] = []  # sampled vNMSE
         self.model = build(config.model, seed=config.seed, **self.dataset.shape)
         self.replica = DistributedDataParallel(self.model, **_WITHOUT_BUFFERS)
-        self.handle = ddp.register(self.replica, config.scheme(), min_values=config.min_values, seed=config.seed)
+        self.handle = ddp.register(
+            self.replica,
+            config.scheme(),
+            algorithm=config.algorithm,
+            error_feedback=FEEDBACK[config.error_feedback],
+            min_values=config.min_values,
+            seed=config.seed,
+        )
         self.probe = Probe(sample_every=config.sample_every, captures=capture_steps(self.steps, config.captures))
         if folder is not None:
             self.handle.observer = self.probe
