@@ -92,6 +92,18 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], type[Exception
         "all_gather has no second leg",
     ),
     "second_leg": (lambda: nn.Linear(4, 4), {"second_leg": "orq-9"}, SchemeError, "second_leg must be a scheme"),
+    "nodes without hierarchical": (
+        lambda: nn.Linear(4, 4),
+        {"ranks_per_node": 1},
+        RegistrationError,
+        "ranks_per_node has no effect on auto",
+    ),
+    "ranks in no nodes": (
+        lambda: nn.Linear(4, 4),
+        {"ranks_per_node": 3, "algorithm": "hierarchical"},
+        RegistrationError,
+        "ranks do not form nodes of 3",
+    ),
     "error_feedback": (
         lambda: nn.Linear(4, 4),
         {"error_feedback": "yes"},

@@ -45,7 +45,9 @@ def through_memory(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def resume_job(rank: int, n: int, algorithm: str, dtype: str) -> None:
-    options = {"algorithm": algorithm, "residual_dtype": dtype}
+    options: dict[str, Any] = {"algorithm": algorithm, "residual_dtype": dtype}
+    if algorithm == "hierarchical":
+        options["ranks_per_node"] = max(1, n // 2)
     model, optimizer, handle = start(**options)
     train(model, optimizer, rank, range(4))
     saved = through_memory({"model": model.module.state_dict(), "o": optimizer.state_dict(), "t": handle.state_dict()})
@@ -64,7 +66,7 @@ def resume_job(rank: int, n: int, algorithm: str, dtype: str) -> None:
     resumed.close()
 
 
-@pytest.mark.parametrize(("algorithm", "dtype"), [("all_gather", "bfloat16"), ("reduce_scatter", "float32")])
+@pytest.mark.parametrize(("algorithm", "dtype"), [("all_gather", "bfloat16"), ("reduce_scatter", "float32"), ("hierarchical", "float32")])
 def test_resume_is_exact_to_the_bit_and_loads_with_weights_only(team: Workers, algorithm: str, dtype: str) -> None:
     """pytorch#75666: PowerSGD's state does not load; DeepSpeed's adam.py: residuals are dropped in silence."""
     team.run(resume_job, algorithm, dtype)

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from thinwire.collectives import Channel, Observer, check_algorithm, mean_of_frames, plain_mean
+from thinwire.collectives import Channel, Observer, mean_of_frames, plain_mean
 from thinwire.errors import RegistrationError, StateError
 from thinwire.feedback import Residuals
 from thinwire.integrations.ddp import state
 from thinwire.integrations.ddp.options import Options
-from thinwire.integrations.ddp.owed import Place, own_share
+from thinwire.integrations.ddp.owed import Place, Route
 from thinwire.monitor import Meter, Stats, Writer
 from thinwire.policies import Policy, TravelPlan
 from thinwire.types import Key, Message
@@ -43,7 +43,9 @@ class Handle:
         writers: called with each step's number and Stats when it has ended, in `backward()`.
     """
 
-    def __init__(self, channel: Channel, policy: Policy, options: Options, places: dict[str, Place]) -> None:
+    def __init__(
+        self, channel: Channel, policy: Policy, options: Options, way: Route, places: dict[str, Place]
+    ) -> None:
         self.enabled = True
         self.observer: Observer | None = None
         self.sample_every = 0
@@ -51,10 +53,10 @@ class Handle:
         self._channel = channel
         self._policy = policy
         self._options = options
+        self._way = way
         self._places = places  # of residuals, by name
         self._residuals = _residuals(options, channel.rank)
         self._meter = Meter(self._residuals)
-        self._scatters = check_algorithm(options.algorithm, options.second_leg, channel.world_size) == "reduce_scatter"
         self._step = 0
         self._begun = False  # a bucket of the present step has come
         self._finite = True  # so far, all of its averages
@@ -226,17 +228,9 @@ class Handle:
             second_leg=self._options.second_leg,
             feedback=self._meter if self._residuals is not None or self._meter.on else None,
         ).to(buffer.dtype)
-        self._fp32_bytes += 4 * self._values_sent(message)
+        self._fp32_bytes += 4 * self._way.values_sent(message.layout)
         self._look_at(mean)
         return mean
-
-    def _values_sent(self, message: Message) -> int:
-        """How many values this rank hands to the transport by the algorithm in use, each copy counted."""
-        n, rank = self._channel.world_size, self._channel.rank
-        if self._scatters:
-            own = own_share(message.layout, rank, n)
-            return message.numel - own + (n - 1) * own
-        return (n - 1) * message.numel
 
     def _plain_mean(self, buffer: Tensor) -> Tensor:
         before = self._channel.traffic.bytes_sent

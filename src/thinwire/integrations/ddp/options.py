@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.collectives import check_algorithm
+from thinwire.collectives.by_node import node_ranks
 from thinwire.errors import RegistrationError
 from thinwire.feedback import FeedbackMode
 from thinwire.policies import Choice, Policy, Rule, as_schedule
@@ -28,6 +29,7 @@ class Options:
     rules: Sequence[Rule]
     algorithm: str
     second_leg: Scheme | None
+    ranks_per_node: int | None
     error_feedback: FeedbackMode
     residual_dtype: Literal["float32", "bfloat16"]
     warmup_steps: int
@@ -49,6 +51,18 @@ class Options:
         if self.strict:
             self._check_strict(model, policy)
         return policy
+
+    def nodes(self) -> int | None:
+        """How many ranks a node has, if the algorithm asks.
+
+        Raises:
+            SchemeError, RegistrationError: that is not known, or has no effect.
+        """
+        if self.algorithm == "hierarchical":
+            return node_ranks(self.ranks_per_node)
+        if self.ranks_per_node is not None:
+            raise RegistrationError(f"ranks_per_node has no effect on {self.algorithm}: it is for hierarchical")
+        return None
 
     def _check_types(self) -> None:
         as_schedule(self.scheme)
@@ -99,6 +113,7 @@ class Options:
             "seed": repr(self.seed),
             "algorithm": repr(self.algorithm),
             "second_leg": repr(self.second_leg),
+            "ranks_per_node": repr(self.nodes()),
             "error_feedback": repr(self.error_feedback),
             "residual_dtype": repr(self.residual_dtype),
             "warmup_steps": repr(self.warmup_steps),

@@ -15,7 +15,7 @@ from thinwire.errors import RegistrationError
 from thinwire.feedback import FeedbackMode
 from thinwire.integrations.ddp.handle import Handle
 from thinwire.integrations.ddp.options import Options
-from thinwire.integrations.ddp.owed import Place, owed
+from thinwire.integrations.ddp.owed import Place, Route, owed, route
 from thinwire.policies import Choice, Policy, Rule
 from thinwire.schemes import Scheme
 
@@ -31,6 +31,7 @@ def register(
     rules: Sequence[Rule] = (),
     algorithm: str = "auto",
     second_leg: Scheme | None = None,
+    ranks_per_node: int | None = None,
     error_feedback: FeedbackMode = False,
     residual_dtype: Literal["float32", "bfloat16"] = "float32",
     warmup_steps: int = 0,
@@ -48,9 +49,11 @@ def register(
         scheme: for every parameter that no rule names and that has at least `min_values` values. A Schedule changes it
             by step.
         rules: for parameters by name, module, dimensions or count; the first that fits wins. See Rule.
-        algorithm: how frames travel: "all_gather", "reduce_scatter", or "auto": the first up to 3 ranks, the second
-            beyond. See docs/collectives.md.
+        algorithm: how frames travel: "all_gather", "reduce_scatter", "auto" (the first up to 3 ranks, the second
+            beyond), or "hierarchical" (exact within nodes). See docs/collectives.md.
         second_leg: of reduce_scatter, the scheme of the averaged shards; None: that of the parameter.
+        ranks_per_node: with "hierarchical": so many consecutive ranks form a node; None: LOCAL_WORLD_SIZE of the
+            environment, which torchrun sets.
         error_feedback: True: what an encoding lost is added to the next step's gradient; "auto": for biased
             schemes only. See docs/error-feedback.md.
         residual_dtype: how residuals are kept; "bfloat16", stochastically rounded, halves their memory.
@@ -76,6 +79,7 @@ def register(
         rules=tuple(rules),
         algorithm=algorithm,
         second_leg=second_leg,
+        ranks_per_node=ranks_per_node,
         error_feedback=error_feedback,
         residual_dtype=residual_dtype,
         warmup_steps=warmup_steps,
@@ -86,8 +90,11 @@ def register(
     )
     channel = Channel(model.process_group, node_ranks(None) if algorithm == "hierarchical" else None)
     try:
-        policy, places = _agreed(channel, model, options)
-        handle = Handle(channel, policy, options, places)
+        policy, way, places = _agreed(channel, model, options)
+        if way.local > 1:
+            channel.close()
+            channel = Channel(model.process_group, way.local)
+        handle = Handle(channel, policy, options, way, places)
         try:
             model.register_comm_hook(handle, _average)
         except RuntimeError as error:
@@ -103,21 +110,24 @@ def _average(handle: Handle, bucket: dist.GradBucket) -> torch.futures.Future[to
     return handle.average(bucket)
 
 
-def _agreed(channel: Channel, model: DistributedDataParallel, options: Options) -> tuple[Policy, dict[str, Place]]:
+def _agreed(
+    channel: Channel, model: DistributedDataParallel, options: Options
+) -> tuple[Policy, Route, dict[str, Place]]:
     """How parameters travel and which residuals are kept, after all ranks said that nothing is in their way."""
     obstacle: Exception | None = None
     described: dict[str, str] = {}
     try:
         _check_reducer(model)
         policy = options.policy(model.module, channel.world_size)
-        places = owed(policy, options, channel.rank, channel.world_size) if options.error_feedback else {}
-        if options.error_feedback is True and not places:
+        way = route(options, channel.rank, channel.world_size)
+        places = owed(policy, options, way) if options.error_feedback else {}
+        if options.error_feedback is True and not places and way.index is not None:
             raise RegistrationError("error_feedback has no effect: every parameter travels exactly")
         described = options.describe(model, policy)
     except (RegistrationError, ValueError) as error:
         obstacle = error
     agree(channel, described, obstacle)
-    return policy, places
+    return policy, way, places
 
 
 def _check_reducer(model: DistributedDataParallel) -> None:
