@@ -66,7 +66,9 @@ def resume_job(rank: int, n: int, algorithm: str, dtype: str) -> None:
     resumed.close()
 
 
-@pytest.mark.parametrize(("algorithm", "dtype"), [("all_gather", "bfloat16"), ("reduce_scatter", "float32"), ("hierarchical", "float32")])
+@pytest.mark.parametrize(
+    ("algorithm", "dtype"), [("all_gather", "bfloat16"), ("reduce_scatter", "float32"), ("hierarchical", "float32")]
+)
 def test_resume_is_exact_to_the_bit_and_loads_with_weights_only(team: Workers, algorithm: str, dtype: str) -> None:
     """pytorch#75666: PowerSGD's state does not load; DeepSpeed's adam.py: residuals are dropped in silence."""
     team.run(resume_job, algorithm, dtype)

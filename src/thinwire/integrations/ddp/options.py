@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.collectives import check_algorithm
-from thinwire.collectives.by_node import node_ranks
+from thinwire.collectives import check_algorithm, node_ranks
 from thinwire.errors import RegistrationError
 from thinwire.feedback import FeedbackMode
 from thinwire.policies import Choice, Policy, Rule, as_schedule

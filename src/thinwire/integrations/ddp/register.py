@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.collectives import Channel, agree, node_ranks
+from thinwire.collectives import Channel, agree
 from thinwire.errors import RegistrationError
 from thinwire.feedback import FeedbackMode
 from thinwire.integrations.ddp.handle import Handle
@@ -88,12 +88,12 @@ def register(
         seed=seed,
         strict=strict,
     )
-    channel = Channel(model.process_group, node_ranks(None) if algorithm == "hierarchical" else None)
+    channel = Channel(model.process_group)
     try:
         policy, way, places = _agreed(channel, model, options)
-        if way.local > 1:
+        if options.nodes() is not None:
             channel.close()
-            channel = Channel(model.process_group, way.local)
+            channel = Channel(model.process_group, options.nodes())
         handle = Handle(channel, policy, options, way, places)
         try:
             model.register_comm_hook(handle, _average)
