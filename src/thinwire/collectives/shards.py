@@ -16,6 +16,7 @@ from thinwire.types import Layout, Message, Segment
 __all__ = ["Piece", "Shard", "cut"]
 
 _GRAIN = 1024  # values that stay together where the scheme has no blocks
+_LEAST = 2  # blocks of a piece, where the segment has as many: each piece costs an entry in its frame's header
 _PIECE_BITS = 32  # a piece's number, from 1, stands above the bits of its segment's stream
 
 
@@ -70,9 +71,9 @@ class Shard:
 def cut(layout: Layout, ranks: int) -> tuple[Shard, ...]:
     """Share a layout's values out among ranks.
 
-    Each segment is cut at multiples of its block into at most `ranks` pieces that differ by at most one block, and
-    piece p goes to rank (p + stream) % ranks. Where a scheme has no blocks, 1024 values stay together; where the whole
-    segment is a block (block_size=None), it is cut into equal parts, each with its own levels.
+    Each segment is cut at multiples of its block into at most `ranks` pieces, of two blocks or more, that differ by at
+    most one block; piece p goes to rank (p + stream) % ranks. Where a scheme has no blocks, 1024 values stay together;
+    where the whole segment is a block (block_size=None), it is cut into equal parts, each with its own levels.
 
     Returns:
         A shard a rank; some may be empty. Pieces bear their segment's name.
@@ -91,8 +92,12 @@ def cut(layout: Layout, ranks: int) -> tuple[Shard, ...]:
 
 
 def _bounds(segment: Segment, ranks: int) -> list[tuple[int, int]]:
-    grain = getattr(segment.scheme, "block_size", _GRAIN) or max(1, -(-segment.numel // ranks))
-    blocks = -(-segment.numel // grain)
-    count = min(ranks, blocks)
+    grain = getattr(segment.scheme, "block_size", _GRAIN)
+    if grain is None:
+        grain = max(1, -(-segment.numel // ranks))
+        blocks = count = -(-segment.numel // grain)
+    else:
+        blocks = -(-segment.numel // grain)
+        count = min(ranks, blocks, max(1, blocks // _LEAST))
     ends = [min(blocks * p // count * grain, segment.numel) for p in range(count + 1)] if count else []
     return list(itertools.pairwise(ends))
