@@ -222,10 +222,12 @@ def _private(ranks: list[int], group: dist.ProcessGroup) -> dist.ProcessGroup:
     # Ranks outside a smaller group do not take part, so those inside synchronize among themselves.
     local = len(ranks) < dist.get_world_size()
     try:
-        copy = dist.new_group(ranks, _timeout(group), use_local_synchronization=local, group_desc="thinwire")
+        copy = parent_of(dist.new_group(ranks, _timeout(group), use_local_synchronization=local, group_desc="thinwire"))
+        if "gloo" in dist.get_backend_config(copy):
+            dist.barrier(copy)  # a rank that leaves at once would break the connections that others still make
     except RuntimeError as error:
         raise ChannelError(f"not all ranks came to form a private process group: {error}") from error
-    return parent_of(copy)
+    return copy
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:
