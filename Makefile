@@ -17,7 +17,7 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-bounds-checked $(BIN)/python -m pytest tests/kernels tests/levels tests/schemes tests/wire
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-bounds-checked $(BIN)/python -m pytest tests/kernels tests/levels/test_optimal_rows.py tests/levels/test_conditions.py tests/schemes
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -57,7 +57,7 @@ def fifty_job(rank: int, n: int, name: str, scheme: Scheme, options: dict[str, A
     [
         (2, "resnet20", thinwire.ORQ(levels=9), {"algorithm": "all_gather"}),
         (4, "resnet20", thinwire.SignSGD(), {"algorithm": "reduce_scatter", "error_feedback": True}),
-        (8, "resnet20", thinwire.ORQ(levels=9), {"algorithm": "reduce_scatter", "second_leg": thinwire.ORQ(levels=17)}),
+        (8, "gpt", thinwire.ORQ(levels=9), {"algorithm": "reduce_scatter", "second_leg": thinwire.ORQ(levels=17)}),
         (2, "gpt", thinwire.BinGradB(), {"algorithm": "reduce_scatter", "error_feedback": "auto"}),
         (4, "gpt", thinwire.ORQ(levels=5), {"algorithm": "all_gather"}),
         (8, "gpt", thinwire.BinGradB(), {"algorithm": "all_gather", "error_feedback": True}),
