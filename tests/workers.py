@@ -27,6 +27,9 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["torch.nn.parallel", "warm"])
 
 
+_running: list[Workers] = []
+
+
 class JobError(AssertionError):
     """A job raised in a worker; the text is that worker's traceback."""
 
@@ -86,8 +89,16 @@ class Workers:
 def workers(count: int) -> Workers:
     """The session's workers of this count."""
     started = Workers(count)
-    atexit.register(started.stop)
+    _running.append(started)
     return started
+
+
+@atexit.register
+def stop_workers() -> None:
+    """Stop all that `workers` started: their idle gloo threads, one a private group, take a core."""
+    while _running:
+        _running.pop().stop()
+    workers.cache_clear()
 
 
 def join(rank: int, count: int, store: str) -> None:
