@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from thinwire.kernels import block_table
+from thinwire.kernels import backend, block_table
 
 BLOCK_SIZES = (2, 3, 64, 100, 2048)
 
@@ -33,3 +33,12 @@ def cut(counts: list[int], block_size: int) -> torch.Tensor:
     """The block table of back-to-back segments."""
     starts = np.concatenate([[0], np.cumsum(counts)])
     return block_table(list(zip(starts.tolist(), counts)), block_size)[0]
+
+
+def both(function, *args):
+    """What a function returns on the reference backend and on the CPU backend."""
+    results = []
+    for name in ("reference", "cpu"):
+        with backend(name):
+            results.append(function(*args))
+    return results

@@ -3,21 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from tests.kernels.data import BLOCK_SIZES, cut, hostile_values
+from tests.kernels.data import BLOCK_SIZES, both, cut, hostile_values
 
 from thinwire import kernels
 from thinwire.errors import BackendError
 from thinwire.kernels.pool import for_ranges
 
 COUNTS = (0, 1, 2, 63, 64, 65, 127, 2047, 2048, 2049, 4099)
-
-
-def both(function, *args):
-    results = []
-    for name in ("reference", "cpu"):
-        with kernels.backend(name):
-            results.append(function(*args))
-    return results
 
 
 def same(a, b):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.data import cut, hostile_values
+from tests.kernels.data import both, cut, hostile_values
 
 from thinwire import kernels
 from thinwire.kernels import digit_layout
@@ -25,14 +25,6 @@ def levels_of(blocks: int, count: int, seed: int) -> torch.Tensor:
     if blocks > 4:
         grid[3] = float("nan")
     return grid
-
-
-def both(function, *args):
-    results = []
-    for name in ("reference", "cpu"):
-        with kernels.backend(name):
-            results.append(function(*args))
-    return results
 
 
 def check(values: torch.Tensor, table: torch.Tensor, levels: torch.Tensor, nearest: bool) -> None:
