@@ -33,6 +33,6 @@ class Squeezed(NoCompression):
         used = int(values.nonzero().max()) + 1 if values.any() else 0
         return [values[:used].contiguous()]
 
-    def decode(self, parts: list[torch.Tensor], group: Group, total: torch.Tensor, add: bool) -> None:
+    def decode(self, parts: list[torch.Tensor], group: Group, key: Key, total: torch.Tensor, add: bool) -> None:
         missing = self.part_bytes(group)["values"] - parts[0].numel()
-        super().decode([torch.nn.functional.pad(parts[0], (0, missing))], group, total, add)
+        super().decode([torch.nn.functional.pad(parts[0], (0, missing))], group, key, total, add)

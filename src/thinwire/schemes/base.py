@@ -63,12 +63,13 @@ class Scheme(ABC):
         """Encode the group's values as one contiguous tensor a part, in the order of `part_bytes`."""
 
     @abstractmethod
-    def decode(self, parts: list[Tensor], group: Group, total: Tensor, add: bool) -> None:
+    def decode(self, parts: list[Tensor], group: Group, key: Key, total: Tensor, add: bool) -> None:
         """Write (or add) the decoded values to their places in `total`, float32 or float64 `[message values]`.
 
         Args:
             parts: uint8, 1-D, contiguous, as many bytes as the header says (checked against `part_bytes`: at most that
                 many if `elastic`, exactly that many otherwise).
+            key: the encoder's, for methods whose receiver draws the same random numbers.
         """
 
     @abstractmethod

@@ -94,7 +94,7 @@ class LeveledScheme(Scheme):
         packed = quantize(message.flat, plan.levels, table, keys, self.rounding == "nearest")
         return [plan.sent.contiguous(), packed]
 
-    def decode(self, parts: list[Tensor], group: Group, total: Tensor, add: bool) -> None:
+    def decode(self, parts: list[Tensor], group: Group, key: Key, total: Tensor, add: bool) -> None:
         table, _ = group.blocks(self.block_size, total.device)
         sent = parts[0].view(self._sent_dtype(group)).reshape(len(table), self.sent_count)
         dequantize(parts[1], self._levels(sent, group), table, total, add)

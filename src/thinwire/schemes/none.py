@@ -39,7 +39,7 @@ class NoCompression(Scheme):
         values = [message.values[place.segment] for place in group.places]
         return [torch.cat(values) if len(values) > 1 else values[0]]
 
-    def decode(self, parts: list[Tensor], group: Group, total: Tensor, add: bool) -> None:
+    def decode(self, parts: list[Tensor], group: Group, key: Key, total: Tensor, add: bool) -> None:
         values = parts[0].view(group.dtype).to(total.dtype)
         done = 0
         for start, stop in group.runs:

@@ -134,7 +134,7 @@ def _parts(
 
 def _decode(frame: Tensor, header: Header, total: Tensor, add: bool) -> None:
     for group, parts in _parts(_aligned(frame), header.parts, header.header_bytes, header.layout):
-        group.scheme.decode(parts, group, total, add)
+        group.scheme.decode(parts, group, header.key, total, add)
 
 
 @torch.no_grad()
