@@ -28,6 +28,7 @@ context.set_forkserver_preload(["torch.nn.parallel", "warm"])
 
 
 _running: list[Workers] = []
+_groups: list[dist.ProcessGroup] = []
 
 
 class JobError(AssertionError):
@@ -110,6 +111,19 @@ def join(rank: int, count: int, store: str) -> None:
     )
 
 
+def new_group(*args: Any, **options: Any) -> dist.ProcessGroup:
+    """As torch.distributed.new_group, for the rest of the job: a group that is not destroyed keeps its threads."""
+    _groups.append(dist.new_group(*args, **options))
+    return _groups[-1]
+
+
+def _destroy_groups() -> None:
+    while _groups:
+        group = _groups.pop()
+        if isinstance(group, dist.ProcessGroup):  # this rank is a member
+            dist.destroy_process_group(group)
+
+
 def serve(rank: int, count: int, store: str, pipe: Connection) -> None:
     """Run the jobs that come through the pipe until it closes."""
     join(rank, count, store)
@@ -122,4 +136,5 @@ def serve(rank: int, count: int, store: str, pipe: Connection) -> None:
             pipe.send((True, job(rank, count, *args)))
         except Exception:
             pipe.send((False, traceback.format_exc()))
+        _destroy_groups()
     dist.destroy_process_group()

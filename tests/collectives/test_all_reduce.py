@@ -15,7 +15,7 @@ from thinwire.errors import ChannelError, MessageError, PeerFailure, UnexpectedF
 from thinwire.schemes import METHODS
 from thinwire.types import Key
 from thinwire.wire import capacity, compose, encode, read
-from workers import Workers
+from workers import Workers, new_group
 
 SCHEMES = [build() for build in METHODS.values()]
 
@@ -70,7 +70,7 @@ def test_float32_values_are_added_in_rank_order(team: Workers) -> None:
 
 def repeat_job(rank: int, n: int) -> list[torch.Tensor]:
     """Four calls with automatic keys, on a group of their own so that they are its first."""
-    group = dist.new_group()
+    group = new_group()
     return [all_reduce(tensors(rank)["matrix"], thinwire.TernGrad(), group=group) for _ in range(4)]
 
 
@@ -123,7 +123,7 @@ def test_structure_shapes_and_dtypes_come_back(team: Workers) -> None:
 
 def non_finite_job(rank: int, n: int, scheme: thinwire.schemes.Scheme, algorithm: str) -> bytes:
     """Rank n - 1 brings one inf and one NaN, in the first and the third of four blocks."""
-    group = dist.new_group()
+    group = new_group()
     x = torch.randn(4 * 2048, generator=torch.Generator().manual_seed(rank))
     if rank == n - 1:
         x[7], x[5000] = float("inf"), float("nan")
@@ -170,7 +170,7 @@ def test_counters_are_the_exact_bytes(team: Workers) -> None:
 
 
 def threads_job(rank: int, n: int) -> None:
-    groups = [dist.new_group() for _ in range(2)]
+    groups = [new_group() for _ in range(2)]
     for group in groups:
         all_reduce(torch.zeros(1), thinwire.NoCompression(), group=group)  # channels are made in one order
     wrong: list[float] = []
@@ -194,7 +194,7 @@ def test_two_threads_with_a_group_each_do_not_swap_results(four: Workers) -> Non
 
 
 def crossed_job(rank: int, n: int, algorithm: str) -> str:
-    group = dist.new_group()
+    group = new_group()
     with pytest.raises((UnexpectedFrameError, PeerFailure)) as caught:  # rank 0 has turned two calls round
         all_reduce(torch.ones(10), thinwire.ORQ(), group=group, key=Key(step=1 if rank else 2), algorithm=algorithm)
     with pytest.raises(type(caught.value), match="expected"):  # the channel stays broken
@@ -208,7 +208,7 @@ def test_calls_in_different_order_are_refused_not_mixed(four: Workers, algorithm
 
 
 def subgroup_job(rank: int, n: int) -> float:
-    halves = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    halves = [new_group([0, 2]), new_group([1, 3])]
     mean = all_reduce(torch.tensor([float(rank)]), thinwire.NoCompression(), group=halves[rank % 2])
     with pytest.raises(ChannelError, match="not a member"):
         all_reduce(torch.ones(2), thinwire.NoCompression(), group=halves[1 - rank % 2])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed as dist
 
 import thinwire
 from samples import tensors
 from thinwire.collectives import all_gather, all_reduce, reduce_scatter, shares
 from thinwire.types import Key
 from thinwire.wire import compose, encode, read
-from workers import Workers
+from workers import Workers, new_group
 
 
 def gather_job(rank: int, n: int) -> None:
@@ -62,7 +61,7 @@ def test_shares_are_a_partition() -> None:
 def async_job(rank: int, n: int, algorithm: str) -> None:
     """Many calls under way at once, of all kinds, give what waiting for each gives."""
     xs = [torch.randn(3000 + i, generator=torch.Generator().manual_seed(rank + 10 * i)) for i in range(6)]
-    groups = [dist.new_group() for _ in range(2)]
+    groups = [new_group() for _ in range(2)]
     waited = [all_reduce(x, thinwire.TernGrad(), group=groups[0], algorithm=algorithm) for x in xs]
     futures = [all_reduce(x, thinwire.TernGrad(), group=groups[1], algorithm=algorithm, async_op=True) for x in xs]
     others = [f(xs[0], thinwire.ORQ(), group=groups[1], async_op=True) for f in (all_gather, reduce_scatter)]
@@ -77,7 +76,7 @@ def test_calls_may_be_under_way_together(team: Workers, algorithm: str) -> None:
 
 
 def async_error_job(rank: int, n: int) -> None:
-    group = dist.new_group()
+    group = new_group()
     with pytest.raises(thinwire.errors.MessageError):  # here and now
         all_reduce("text", thinwire.ORQ(), group=group, async_op=True)
     future = all_reduce(torch.ones(5), thinwire.ORQ(), key=Key(step=rank), group=group, async_op=True)

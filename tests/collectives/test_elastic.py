@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed as dist
 
 import thinwire
 from samples import Squeezed
@@ -12,7 +11,7 @@ from thinwire.collectives import Channel, all_gather, average
 from thinwire.collectives.shards import cut
 from thinwire.types import Key, Message
 from thinwire.wire import capacity, compose, encode
-from workers import Workers
+from workers import Workers, new_group
 
 COUNT = 10_000
 
@@ -71,7 +70,7 @@ def too_long_job(rank: int, n: int) -> str:
         def encode(self, message: Message, *args: object) -> list[torch.Tensor]:
             return [torch.ones(message.numel + (rank == 1))]
 
-    group = dist.new_group()
+    group = new_group()
     with pytest.raises(thinwire.errors.PeerFailure) as caught:
         all_gather(torch.ones(100), Lying(), group=group)
     return str(caught.value)

@@ -21,7 +21,7 @@ from thinwire.collectives import Channel, all_reduce, average, by_gather, call
 from thinwire.errors import AlteredFrameError, ChannelError, PeerFailure
 from thinwire.types import Key
 from thinwire.wire import compose, encode
-from workers import Workers, join
+from workers import Workers, join, new_group
 
 
 def attempt(channel: Channel, values: int = 300) -> str:
@@ -108,7 +108,7 @@ def test_a_failure_of_one_rank_alone_reaches_all_with_its_cause(four: Workers) -
 
 def late_job(rank: int, n: int) -> str:
     """Rank 0 lives but does not come: the time limit is that of the group that the program made."""
-    channel = Channel(dist.new_group(timeout=timedelta(seconds=1)))
+    channel = Channel(new_group(timeout=timedelta(seconds=1)))
     said = attempt(channel) if rank else ""
     channel.close()
     return said
@@ -121,7 +121,7 @@ def test_a_rank_that_hangs_ends_the_others_at_the_groups_time_limit(four: Worker
 
 
 def absent_job(rank: int, n: int) -> str:
-    group = dist.new_group(timeout=timedelta(seconds=1))
+    group = new_group(timeout=timedelta(seconds=1))
     if rank == 0:
         return ""
     with pytest.raises(ChannelError) as caught:
@@ -157,7 +157,7 @@ def test_a_channel_ends_with_its_group(team: Workers) -> None:
 
 
 def broken_for_good_job(rank: int, n: int) -> None:
-    group = dist.new_group()
+    group = new_group()
     with pytest.MonkeyPatch.context() as patch:
         if rank == 0:
             patch.delattr(by_gather, "encode")
@@ -167,7 +167,7 @@ def broken_for_good_job(rank: int, n: int) -> None:
         all_reduce(torch.ones(10), thinwire.ORQ(), group=group)
     assert str(first.value) == str(second.value)
     assert (first.value.__cause__ is not None) == (rank == 0)
-    fresh = all_reduce(torch.ones(10), thinwire.NoCompression(), group=dist.new_group())
+    fresh = all_reduce(torch.ones(10), thinwire.NoCompression(), group=new_group())
     assert fresh.sum() == 10  # other groups are not touched
 
 

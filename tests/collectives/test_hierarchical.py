@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed as dist
 
 import thinwire
 from samples import tensors
@@ -12,7 +11,7 @@ from thinwire.collectives import Channel, all_reduce, by_gather, by_node, mean_o
 from thinwire.errors import ChannelError, PeerFailure, SchemeError
 from thinwire.types import Key
 from thinwire.wire import accumulate, capacity, compose, encode
-from workers import Workers
+from workers import Workers, new_group
 
 
 def exact_job(rank: int, n: int, size: int) -> None:
@@ -86,7 +85,7 @@ def test_the_node_size_comes_from_the_environment_or_is_asked_for(four: Workers)
 
 def failing_job(rank: int, n: int, where: str) -> str:
     """Rank 3 (no leader) cannot encode, or rank 2 (its leader) cannot."""
-    group = dist.new_group()
+    group = new_group()
 
     def broken(*_: object) -> torch.Tensor:
         raise MemoryError("no room")

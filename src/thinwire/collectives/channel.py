@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 import threading
 import time
 import weakref
@@ -48,13 +49,29 @@ class Traffic:
         return Traffic(**{name: count + getattr(other, name) for name, count in vars(self).items()})
 
 
+class _Promise(Future[T]):
+    """A Future that raises a copy of its exception.
+
+    Torch keeps the exception where Python's garbage collector does not look: raised itself, its traceback would keep
+    the frames of whoever waited, and they this Future, for good.
+    """
+
+    def wait(self) -> T:
+        try:
+            return super().wait()
+        except ThinwireError as error:
+            fault = _copy(error)
+            error.__traceback__ = None
+        raise fault
+
+
 class Channel:
     """A private process group over the ranks of `group` (None: all), and the one thread that uses it.
 
     Jobs run in the order of `submit`, so ranks that submit alike exchange alike, whatever their own threads
     do. The first failure breaks the channel for good: jobs after it are refused with the same cause. A failure
     that only this rank knows of is written to the group's store before the connections are closed, so that the
-    other ranks wait no longer and raise it too.
+    other ranks wait no longer and raise it too. A broken channel ends its thread and leaves its group by itself.
 
     Creating a channel is a collective call, like `torch.distributed.new_group`.
 
@@ -71,13 +88,18 @@ class Channel:
         self.link = Link(group)
         self.ranks_per_node = ranks_per_node
         # All ranks make one, though only leaders use theirs: torch names a group by how many a process has made.
-        across = [] if ranks_per_node is None else [across_nodes(self.link, ranks_per_node)]
+        try:
+            across = [] if ranks_per_node is None else [across_nodes(self.link, ranks_per_node)]
+        except ChannelError:
+            self.link.drop()
+            raise
         self._links = [self.link, *across]
         self.rank = self.link.rank
         self.leaders = across[0] if across and ranks_per_node and self.rank % ranks_per_node == 0 else None
         self.world_size = self.link.world_size
         self.traffic = Traffic()
         self._fault: ThinwireError | None = None
+        self._lock = threading.Lock()  # no job is put after the last one
         self._jobs: _Queue = SimpleQueue()
         thread = threading.Thread(target=_work, args=(self._jobs, self._links), name="thinwire", daemon=True)
         thread.start()
@@ -98,10 +120,8 @@ class Channel:
         Raises:
             ThinwireError: the channel is broken or closed; the first cause.
         """
-        if self._fault is not None:
-            raise self._fault
         gpu = device if device is not None and device.type == "cuda" else None
-        future: Future[T] = Future(devices=[gpu] if gpu else None)
+        future: Future[T] = _Promise(devices=[gpu] if gpu else None)
         ready = torch.cuda.current_stream(gpu).record_event() if gpu else None
         context = contextvars.copy_context()  # a backend chosen by the caller holds for the job
 
@@ -111,7 +131,10 @@ class Channel:
                 torch.cuda.current_stream(gpu).wait_event(ready)
             self._settle(future, lambda: context.run(job))
 
-        self._jobs.put(run)
+        with self._lock:
+            if self._fault is not None:
+                raise _copy(self._fault)
+            self._jobs.put(run)
         return future
 
     def count(self, **amounts: int) -> None:
@@ -128,19 +151,29 @@ class Channel:
 
     def close(self) -> None:
         """Refuse further work, finish what is under way and leave the group. Again is harmless."""
-        self._fault = self._fault or ChannelError("this channel is closed")
+        with self._lock:
+            self._fault = self._fault or ChannelError("this channel is closed")
         self._finish()
 
     def _settle(self, future: Future[Any], job: Callable[[], Any]) -> None:
-        if self._fault is None:
-            try:
-                result = job()
-            except BaseException as error:
-                self._fault = self._broken_by(error)
-            else:
-                future.set_result(result)
-                return
-        future.set_exception(self._fault)
+        result, fault = self._attempt(job)
+        if fault is None:
+            future.set_result(result)
+        else:
+            future.set_exception(fault)
+
+    def _attempt(self, job: Callable[[], Any]) -> tuple[Any, ThinwireError | None]:
+        """The job's result, or why there is none. In a frame that does not know the Future: see _Promise."""
+        if self._fault is not None:
+            return None, self._fault
+        try:
+            return job(), None
+        except BaseException as error:
+            fault = self._broken_by(error)
+            with self._lock:
+                self._fault = fault
+                self._jobs.put(None)
+            return None, fault
 
     def _broken_by(self, error: BaseException) -> ThinwireError:
         """The error that every rank raises for this one."""
@@ -158,6 +191,13 @@ class Channel:
             self.link.report(str(fault))
         _drop(self._links)
         return fault
+
+
+def _copy(fault: ThinwireError) -> ThinwireError:
+    """The same error without the frames that it was raised from."""
+    same = copy.copy(fault)
+    same.__cause__ = fault.__cause__
+    return same
 
 
 def _work(jobs: _Queue, links: list[Link]) -> None:
