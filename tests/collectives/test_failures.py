@@ -35,7 +35,7 @@ def attempt(channel: Channel, values: int = 300) -> str:
 def encode_job(rank: int, n: int, failing: list[int], text: str, values: int) -> tuple[str, str]:
     channel = Channel()
 
-    def broken(*_: object) -> torch.Tensor:
+    def broken(*_: object, **__: object) -> torch.Tensor:
         raise MemoryError(f"{text} {rank}")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -67,8 +67,8 @@ def test_a_long_cause_is_cut_to_the_frame(four: Workers) -> None:
 def altered_job(rank: int, n: int) -> str:
     channel = Channel()
 
-    def flipped(*args: object) -> torch.Tensor:
-        frame = encode(*args)  # type: ignore[arg-type]
+    def flipped(*args: object, **options: bool) -> torch.Tensor:
+        frame = encode(*args, **options)  # type: ignore[arg-type]
         frame[-20] ^= 4
         return frame
 
@@ -89,7 +89,7 @@ def alone_job(rank: int, n: int) -> str:
     channel = Channel()
     message, _ = compose(torch.ones(300), thinwire.ORQ(levels=3))
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise MemoryError("nothing left")
 
     with pytest.MonkeyPatch.context() as patch:

@@ -87,7 +87,7 @@ def failing_job(rank: int, n: int, where: str) -> str:
     """Rank 3 (no leader) cannot encode, or rank 2 (its leader) cannot."""
     group = new_group()
 
-    def broken(*_: object) -> torch.Tensor:
+    def broken(*_: object, **__: object) -> torch.Tensor:
         raise MemoryError("no room")
 
     with pytest.MonkeyPatch.context() as patch:

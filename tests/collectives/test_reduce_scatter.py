@@ -175,7 +175,7 @@ def failing(channel: Channel, values: int = 20_000) -> str:
 def encode_job(rank: int, n: int, values: int) -> tuple[str, str]:
     channel = Channel()
 
-    def broken(*_: object) -> torch.Tensor:
+    def broken(*_: object, **__: object) -> torch.Tensor:
         raise MemoryError("no room on 2, and " + 200 * "more")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -195,9 +195,9 @@ def second_leg_job(rank: int, n: int, altered: bool) -> str:
     """Rank 1 alone sees it: the frame of rank 2 for its shard is altered, or its own mean cannot be encoded."""
     channel, calls = Channel(), 0
 
-    def wrong(message: Message, key: Key) -> torch.Tensor:
+    def wrong(message: Message, key: Key, **options: bool) -> torch.Tensor:
         nonlocal calls
-        frame = encode(message, key)
+        frame = encode(message, key, **options)
         if altered and calls == 1:  # rank 2's second frame goes to rank 1
             frame[-20] ^= 4
         elif not altered and key.stratum:

@@ -58,7 +58,7 @@ def group_destroyed(rank: int) -> None:
 def broken(rank: int, module: object, name: str) -> None:
     channel = Channel()
 
-    def raising(*_: object) -> None:
+    def raising(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
     with pytest.MonkeyPatch.context() as patch:

@@ -47,6 +47,7 @@ def disagree_job(rank: int, n: int, by_rank: dict[int, dict[str, Any]]) -> str:
         ({1: {"scheme": thinwire.ORQ(levels=5)}}, ["levels=9", "on ranks 0, 2, 3", "levels=5", "on rank 1"]),
         ({3: {"seed": 7}}, ["seed is 0 on ranks 0, 1, 2 and 7 on rank 3"]),
         ({0: {"min_values": 10}}, ["min_values is 1024 on ranks 1, 2, 3 and 10 on rank 0"]),
+        ({3: {"checksum": False}}, ["checksum is True on ranks 0, 1, 2 and False on rank 3"]),
         ({2: {"scheme": "orq-9"}}, ["rank 2 cannot take part: SchemeError", "'orq-9'"]),
         ({0: {"min_values": -1}, 1: {"seed": 1 << 64}}, ["rank 0 cannot take part", "rank 1 cannot take part"]),
     ],
@@ -82,6 +83,12 @@ class Phase(nn.Linear):
 REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], type[Exception], str]] = {
     "scheme": (lambda: nn.Linear(4, 4), {"scheme": "orq"}, SchemeError, "must be a thinwire scheme"),
     "min_values": (lambda: nn.Linear(4, 4), {"min_values": 1.5}, RegistrationError, "min_values must be"),
+    "checksum": (
+        lambda: nn.Linear(4, 4),
+        {"checksum": "crc"},
+        RegistrationError,
+        "checksum must be one of False, True",
+    ),
     "seed": (lambda: nn.Linear(4, 4), {"seed": -1}, RegistrationError, "seed must be"),
     "warmup_steps": (lambda: nn.Linear(4, 4), {"warmup_steps": -1}, RegistrationError, "warmup_steps must be"),
     "algorithm": (lambda: nn.Linear(4, 4), {"algorithm": "ring"}, SchemeError, "algorithm must be one of auto, "),

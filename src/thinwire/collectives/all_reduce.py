@@ -33,6 +33,7 @@ def all_reduce(
     algorithm: str = "auto",
     second_leg: Scheme | None = None,
     ranks_per_node: int | None = None,
+    checksum: bool = True,
     async_op: bool = False,
 ) -> Any:
     """Average `x` over the ranks of `group` by exchanging frames. Not in place.
@@ -51,6 +52,7 @@ def all_reduce(
         second_leg: the scheme for the mean on its way back from a shard's owner; None: `scheme`.
         ranks_per_node: for "hierarchical": so many consecutive ranks form a node; None: the environment's
             LOCAL_WORLD_SIZE, which torchrun sets.
+        checksum: whether frames bear one, by which bytes altered in transit are seen; on all ranks the same.
         async_op: return at once. Leave `x` unchanged until the Future is done.
 
     Returns:
@@ -71,7 +73,7 @@ def all_reduce(
         raise SchemeError(f"{algorithm} knows no nodes: ranks_per_node needs algorithm='hierarchical'")
 
     def job(channel: Channel, key: Key) -> Any:
-        mean = mean_of_frames(channel, message, key, algorithm=algorithm, second_leg=second_leg)
+        mean = mean_of_frames(channel, message, key, algorithm=algorithm, second_leg=second_leg, checked=checksum)
         return _restore(mean, message.layout, shape)
 
     future = submit(group, key, message, job, ranks_per_node)
@@ -84,6 +86,7 @@ def all_gather(
     *,
     group: dist.ProcessGroup | None = None,
     key: Key | None = None,
+    checksum: bool = True,
     async_op: bool = False,
 ) -> Any:
     """Give every rank what each rank's `x` decodes to. Arguments and errors as `all_reduce`.
@@ -94,7 +97,7 @@ def all_gather(
     message, shape = compose(x, scheme)
 
     def job(channel: Channel, key: Key) -> list[Any]:
-        call = _call(channel, key)
+        call = _call(channel, key, checksum)
         frames = gather_frames(call, message)[1]
         decoded = [zeros(message.layout, message.device) for _ in frames]
         with channel.timed("decode"):
@@ -112,6 +115,7 @@ def reduce_scatter(
     *,
     group: dist.ProcessGroup | None = None,
     key: Key | None = None,
+    checksum: bool = True,
     async_op: bool = False,
 ) -> Any:
     """Give each rank the mean of its share of `x`. Arguments and errors as `all_reduce`.
@@ -125,7 +129,7 @@ def reduce_scatter(
     message, shape = compose(x, scheme)
 
     def job(channel: Channel, key: Key) -> Any:
-        mean = shard_mean(_call(channel, key), message)
+        mean = shard_mean(_call(channel, key, checksum), message)
         own = [share[channel.rank] for share in _by_segment(message.layout, channel.world_size)]
         layout = tuple(
             Segment(shape=(part.stop - part.start,), dtype=segment.dtype, scheme=segment.scheme, name=segment.name)
@@ -153,10 +157,10 @@ def _by_segment(layout: Layout, ranks: int) -> list[list[slice]]:
     return found
 
 
-def _call(channel: Channel, key: Key) -> Call:
+def _call(channel: Channel, key: Key, checked: bool) -> Call:
     channel.count(calls=1)
     ranks = range(channel.world_size)
-    return Call(channel=channel, link=channel.link, ranks=ranks, key=key.replace(rank=channel.rank))
+    return Call(channel=channel, link=channel.link, ranks=ranks, key=key.replace(rank=channel.rank), checked=checked)
 
 
 def _restore(flat: Tensor, layout: Layout, shape: int) -> Tensor | list[Tensor] | dict[str, Tensor]:

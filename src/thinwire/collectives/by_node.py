@@ -82,7 +82,7 @@ def _to_leader(call: Call, message: Message, node: range) -> tuple[dict[int, Ten
     def make() -> list[Tensor]:
         if call.observer is not None:
             call.observer(message, call.key)
-        return [encode(Message(layout, message.values), call.key)]
+        return [encode(Message(layout, message.values), call.key, checked=call.checked)]
 
     with call.channel.timed("encode"):
         (mine,), _ = frames_or_failure(make, [slot], message.device)
@@ -111,7 +111,7 @@ def _from_leader(call: Call, message: Message, result: Tensor | Exception | None
     slot = max(capacity(layout), _ROOM)
     outgoing: dict[int, Tensor] = {}
     if isinstance(result, Tensor):
-        outgoing = dict.fromkeys(node, encode(Message(layout, [result]), key))
+        outgoing = dict.fromkeys(node, encode(Message(layout, [result]), key, checked=call.checked))
     elif result is not None:
         known = isinstance(result, PeerFailure)
         said = str(result) if known else f"rank {leader} could not average: {type(result).__name__}: {result}"
@@ -122,5 +122,5 @@ def _from_leader(call: Call, message: Message, result: Tensor | Exception | None
     if cause is not None:
         raise PeerFailure(cause) from (result if isinstance(result, Exception) else None)
     with call.channel.timed("decode"):
-        accumulate(frame, layout, mean, key)
+        accumulate(frame, layout, mean, key, checked=call.checked)
     return mean

@@ -54,7 +54,8 @@ class _FirstLeg:
 
     def _encode(self) -> list[Tensor]:
         self.message = self.call.prepare(self.message)
-        return [encode(shard.of(self.message), self.call.key) for shard in self.shards]
+        call = self.call
+        return [encode(shard.of(self.message), call.key, checked=call.checked) for shard in self.shards]
 
     def finish(self) -> Tensor:
         """The mean of this rank's shard; and the feedback's due."""
@@ -87,7 +88,7 @@ def _second_leg(call: Call, first: _FirstLeg, shards: Sequence[Shard], layouts: 
         values = first.finish()
         with call.channel.timed("encode"):
             mean = call.compensate(_message(layouts[own], values))
-            return [encode(mean, call.key.replace(stratum=stratum))]
+            return [encode(mean, call.key.replace(stratum=stratum), checked=call.checked)]
 
     (mine,), failure = frames_or_failure(make, [capacity(layouts[own])], device)
     frames = call.spread(mine, layouts)

@@ -25,7 +25,7 @@ class Call:
     link: between those that take part.
     ranks: their ranks on the channel, in the link's order.
     key: of this rank.
-    observer, feedback: see `mean_of_frames`.
+    observer, feedback, checked: see `mean_of_frames`.
     """
 
     channel: Channel
@@ -34,6 +34,7 @@ class Call:
     key: Key
     observer: Observer | None = None
     feedback: Feedback | None = None
+    checked: bool = True
 
     @property
     def index(self) -> int:
@@ -85,7 +86,7 @@ class Call:
         """
         key = self.key.replace(rank=rank, stratum=self.key.stratum if stratum is None else stratum)
         try:
-            accumulate(frame, layout, total, key)
+            accumulate(frame, layout, total, key, checked=self.checked)
         except FrameError as error:
             raise type(error)(f"frame of rank {rank}: {error}") from error
 

@@ -47,6 +47,7 @@ def mean_of_frames(
     algorithm: str = "all_gather",
     second_leg: Scheme | None = None,
     feedback: Feedback | None = None,
+    checked: bool = True,
 ) -> Tensor:
     """Exchange frames and average what they decode to, this rank's own included.
 
@@ -59,6 +60,7 @@ def mean_of_frames(
         second_leg: the scheme for the mean on its way back, where there is one and the message's scheme is not
             exact; None: the message's.
         feedback: what to add to the values before they are encoded, and who keeps the difference.
+        checked: whether frames bear checksums; on all ranks the same.
 
     Returns:
         float32 `[message.numel]` (float64 if any segment is), equal to the bit on all ranks. With all_gather: the
@@ -79,6 +81,7 @@ def mean_of_frames(
         key=key.replace(rank=channel.rank),
         observer=observer,
         feedback=feedback,
+        checked=checked,
     )
     channel.count(calls=1)
     if chosen == "hierarchical":

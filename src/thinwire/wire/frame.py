@@ -17,7 +17,9 @@ from thinwire.wire.header import (
     CHECKSUM_AT,
     FIELDS,
     FIXED,
+    FLAGS_AT,
     MAGIC,
+    UNCHECKED,
     Header,
     Shape,
     align,
@@ -50,13 +52,14 @@ def elastic(layout: Layout) -> bool:
 
 
 @torch.no_grad()
-def encode(message: Message, key: Key, shape: int = Shape.LIST) -> Tensor:
+def encode(message: Message, key: Key, shape: int = Shape.LIST, *, checked: bool = True) -> Tensor:
     """Plan and encode a message.
 
     Args:
         message: the segments and their values, on one device.
         key: which random numbers.
         shape: a Shape; names travel with Shape.MAPPING only.
+        checked: whether the frame bears a checksum. False: only a receiver who knows takes it.
     Returns:
         The frame, uint8 `[at most capacity(layout)]` on the message's device, zero-padded to 16 bytes.
     """
@@ -73,12 +76,18 @@ def encode(message: Message, key: Key, shape: int = Shape.LIST) -> Tensor:
     for part in (p for group in parts for p in group):
         frame[at : at + part.numel()] = part
         at += align(part.numel())
-    frame[CHECKSUM_AT : CHECKSUM_AT + 8] = checksum(frame).reshape(1).view(torch.uint8)
+    if checked:
+        frame[CHECKSUM_AT : CHECKSUM_AT + 8] = checksum(frame).reshape(1).view(torch.uint8)
+    else:
+        frame[FLAGS_AT] = UNCHECKED
     return frame
 
 
-def verify(frame: Tensor) -> bytes:
+def verify(frame: Tensor, checked: bool = True) -> bytes:
     """Check a frame's magic, version, length and checksum, and return the bytes of its header.
+
+    Args:
+        checked: False: it must bear no checksum, for which there are ranks that agreed to do without.
 
     Raises:
         MalformedFrameError: not a contiguous 1-D uint8 tensor; else the FrameError that names the cause.
@@ -90,7 +99,12 @@ def verify(frame: Tensor) -> bytes:
             f"frame: expected a contiguous 1-D uint8 tensor, got {frame.dtype} of shape {tuple(frame.shape)}"
         )
     fixed = check_fixed(bytes(frame[: FIXED.size].tolist()), frame.numel())
-    if frame.numel() % ALIGNMENT or _sum_without_field(frame, fixed["checksum"]) != fixed["checksum"]:
+    if fixed["flags"] != (0 if checked else UNCHECKED):
+        bears = "no checksum, but one was" if checked else "a checksum, but none was"
+        raise AlteredFrameError(f"frame: it bears {bears} expected: bytes were changed, or ranks disagree")
+    if not checked and fixed["checksum"]:
+        raise AlteredFrameError("frame: it says that it has no checksum, and has one: bytes were changed")
+    if frame.numel() % ALIGNMENT or (checked and _sum_without_field(frame, fixed["checksum"]) != fixed["checksum"]):
         raise AlteredFrameError("frame: the checksum does not match: bytes were changed after encoding")
     head = align(min(max(fixed["header_bytes"], FIXED.size), frame.numel()))
     return frame[:head].cpu().numpy().tobytes()
@@ -138,7 +152,7 @@ def _decode(frame: Tensor, header: Header, total: Tensor, add: bool) -> None:
 
 
 @torch.no_grad()
-def accumulate(frame: Tensor, layout: Layout, total: Tensor, key: Key | None = None) -> Header:
+def accumulate(frame: Tensor, layout: Layout, total: Tensor, key: Key | None = None, *, checked: bool = True) -> Header:
     """Check a frame against what the receiver expects, then add its values to `total`, in place.
 
     Args:
@@ -146,13 +160,14 @@ def accumulate(frame: Tensor, layout: Layout, total: Tensor, key: Key | None = N
         layout: the expected segments; names are not compared, since they do not travel.
         total: float32 or float64 `[values of the layout]`, on the frame's device.
         key: the expected key, if known.
+        checked: as `verify`.
     Returns:
         The frame's header.
     Raises:
         UnexpectedFrameError: a valid frame of another layout, scheme or key; else another FrameError. `total` is then
             untouched.
     """
-    head = verify(frame)
+    head = verify(frame, checked)
     header = _expected_header(head, frame.numel(), layout)
     if key is not None and header.key != key:
         raise UnexpectedFrameError(f"frame: it was encoded under {header.key}, but {key} was expected")

@@ -47,16 +47,18 @@ FIELDS = (
     ("segments", "I", "entries of the segment table"),
     ("rank", "I", "key: the encoding rank"),
     ("frame_bytes", "Q", "the whole frame, a multiple of 16"),
-    ("checksum", "Q", "of the whole frame, with this field zero"),
+    ("checksum", "Q", "of the whole frame, with this field zero; 0 where flags say that there is none"),
     ("seed", "Q", "key: seed"),
     ("step", "Q", "key: step"),
     ("stratum", "I", "key: stratum"),
-    ("reserved", "I", "0"),
+    ("flags", "I", "0; 1 between ranks that agreed to do without a checksum"),
 )
 """The fixed part: name, struct code, meaning; little-endian, in this order, without gaps."""
 
 FIXED = struct.Struct("<" + "".join(code for _, code, _ in FIELDS))
 CHECKSUM_AT = struct.calcsize("<" + "".join(code for _, code, _ in FIELDS[:8]))
+FLAGS_AT = FIXED.size - 4
+UNCHECKED = 1
 _NAMES = tuple(name for name, _, _ in FIELDS)
 
 
@@ -140,7 +142,7 @@ def write_header(layout: Layout, shape: int, key: Key, parts: tuple[tuple[int, .
         "seed": key.seed,
         "step": key.step,
         "stratum": key.stratum,
-        "reserved": 0,
+        "flags": 0,
     }
     head = FIXED.pack(*(fixed[name] for name in _NAMES)) + table
     return head.ljust(align(header_bytes), b"\0"), frame_bytes
@@ -231,7 +233,7 @@ def _read_segment(reader: _Reader, groups: list[tuple[Scheme, torch.dtype, tuple
 
 
 def read_header(octets: bytes, available: int) -> Header:
-    """Parse a header whose checksum has been checked.
+    """Parse a header whose checksum and flags have been checked.
 
     Args:
         octets: the frame's first header_bytes bytes or more.
@@ -254,6 +256,7 @@ def read_header(octets: bytes, available: int) -> Header:
     written, frame_bytes = write_header(layout, fixed["shape"], key, parts) if fits(layout, parts) else (b"", 0)
     plain = bytearray(octets[: align(fixed["header_bytes"])])
     plain[CHECKSUM_AT : CHECKSUM_AT + 8] = bytes(8)
+    plain[FLAGS_AT : FLAGS_AT + 4] = bytes(4)  # checked with the checksum
     if written != bytes(plain) or frame_bytes != available:
         raise MalformedFrameError("frame: its header is not what an encoder writes for the segments that it lists")
     return Header(

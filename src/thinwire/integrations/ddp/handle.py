@@ -226,6 +226,7 @@ class Handle:
             self.observer,
             algorithm=self._options.algorithm,
             second_leg=self._options.second_leg,
+            checked=self._options.checksum,
             feedback=self._meter if self._residuals is not None or self._meter.on else None,
         ).to(buffer.dtype)
         self._fp32_bytes += 4 * self._way.values_sent(message.layout)

@@ -34,6 +34,7 @@ class Options:
     warmup_steps: int
     grad_scaler: torch.amp.GradScaler | None
     min_values: int
+    checksum: bool
     seed: int
     strict: bool
 
@@ -79,6 +80,7 @@ class Options:
         for option, chosen, known in (
             ("error_feedback", self.error_feedback, (False, True, "auto")),
             ("residual_dtype", self.residual_dtype, ("float32", "bfloat16")),
+            ("checksum", self.checksum, (False, True)),
         ):
             if chosen not in known:
                 raise RegistrationError(f"{option} must be one of {', '.join(map(str, known))}, got {chosen!r}")
@@ -116,6 +118,7 @@ class Options:
             "error_feedback": repr(self.error_feedback),
             "residual_dtype": repr(self.residual_dtype),
             "warmup_steps": repr(self.warmup_steps),
+            "checksum": repr(self.checksum),
             "grad_scaler": "absent" if self.grad_scaler is None else "given",
         }
         for index, (name, parameter) in enumerate(model.module.named_parameters()):

@@ -37,6 +37,7 @@ def register(
     warmup_steps: int = 0,
     grad_scaler: torch.amp.GradScaler | None = None,
     min_values: int = 1024,
+    checksum: bool = True,
     seed: int = 0,
     strict: bool = False,
 ) -> Handle:
@@ -61,6 +62,8 @@ def register(
         grad_scaler: the scaler that multiplies the loss: a step that it will skip (some averaged gradient is not
             finite) puts all residuals back, and a changed scale rescales them.
         min_values: smaller parameters travel uncompressed in the same frames. Higher => more bytes, less error.
+        checksum: whether frames bear one, by which bytes altered in transit are seen. False => a little less time; an
+            altered frame may then decode to wrong values.
         seed: of the random numbers, with the step, the rank and the parameter. Give each model its own.
         strict: refuse what would be averaged uncompressed because it cannot be encoded, or run without kernels.
 
@@ -85,6 +88,7 @@ def register(
         warmup_steps=warmup_steps,
         grad_scaler=grad_scaler,
         min_values=min_values,
+        checksum=checksum,
         seed=seed,
         strict=strict,
     )
