@@ -104,14 +104,16 @@ def exchange(
     Args:
         outgoing: rank -> frame, on `device`.
         limits: rank -> most bytes that its frame can have.
-        slots: rank -> most bytes of what arrives from it.
+        slots: rank -> most bytes of what arrives from it. The largest of these and of the limits is the same on all
+            ranks.
 
     Raises:
         ChannelError: a rank is gone.
     """
     with channel.timed("communicate"):
         fitted = {rank: link.fit(frame, limits[rank]) for rank, frame in outgoing.items()}
-        arrived = link.exchange(fitted, slots, device)
+        largest = max([*limits.values(), *slots.values()])
+        arrived = link.exchange(fitted, slots, largest, device)
         frames = {rank: trim(slot) for rank, slot in arrived.items()}
     counted = frames if link.ragged else arrived
     channel.count(

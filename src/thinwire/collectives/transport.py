@@ -39,6 +39,8 @@ class Link:
         ChannelError: torch.distributed is not initialised, this process is not in `group`, or a rank is missing.
     """
 
+    most = 1 << 30  # bytes that one collective of the transport moves on a rank; more go in several
+
     def __init__(self, group: dist.ProcessGroup | None = None, ranks: list[int] | None = None) -> None:
         parent = parent_of(group)
         members = dist.get_process_group_ranks(parent) if ranks is None else ranks
@@ -81,10 +83,19 @@ class Link:
         """
         if self.world_size == 1:
             return mine[None]
-        wire = mine.to(self.device_for(mine.device))
-        rows = wire.new_empty(self.world_size * wire.numel())
-        self._carry(functools.partial(_all_gather, rows, wire), rows, wire)
-        return rows.view(self.world_size, -1).to(mine.device)
+        pieces = [self._gather(piece) for piece in mine.to(self.device_for(mine.device)).split(self._share)]
+        rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+        return rows.to(mine.device)
+
+    def _gather(self, mine: Tensor) -> Tensor:
+        rows = mine.new_empty(self.world_size * mine.numel())
+        self._carry(functools.partial(_all_gather, rows, mine), rows, mine)
+        return rows.view(self.world_size, -1)
+
+    @property
+    def _share(self) -> int:
+        """The part of `most` that one rank's bytes may take in a collective."""
+        return max(1, self.most // self.world_size)
 
     @property
     def ragged(self) -> bool:
@@ -92,17 +103,20 @@ class Link:
         return set(self._backends.values()) == {"gloo"}
 
     def fit(self, frame: Tensor, limit: int) -> Tensor:
-        """A frame of at most `limit` bytes as `exchange` must be given it: padded unless short ones may be sent."""
-        return frame if self.ragged else pad(frame, (0, limit - frame.numel()))
+        """A frame of at most `limit` bytes as `exchange` must be given it: padded unless short ones may be sent, and
+        then to a byte at least in each of the collectives that its limit takes."""
+        least = (limit - 1) // self._share * self._share + 1 if self.ragged else limit
+        return pad(frame, (0, max(0, least - frame.numel())))
 
     def exchange(
-        self, outgoing: Mapping[int, Tensor], slots: Mapping[int, int], device: torch.device
+        self, outgoing: Mapping[int, Tensor], slots: Mapping[int, int], largest: int, device: torch.device
     ) -> dict[int, Tensor]:
         """Send bytes to some ranks while receiving from some. Every rank of the group makes the call.
 
         Args:
             outgoing: rank -> contiguous uint8, never empty; see `fit`.
             slots: rank -> most bytes that arrive from it.
+            largest: most bytes that any rank may send another here; the same on all ranks.
             device: where `outgoing` lies, and what arrives shall.
 
         Returns:
@@ -111,11 +125,25 @@ class Link:
         Raises:
             ChannelError: another rank is gone, or the group was closed.
         """
+        if self.world_size == 1:
+            return {rank: outgoing[rank] for rank in slots}
+        share = self._share
+        if largest <= share:
+            return self._exchange(outgoing, slots, device)
+        arrived = {rank: torch.empty(slot, dtype=torch.uint8, device=device) for rank, slot in slots.items()}
+        for at in range(0, largest, share):
+            parts = {rank: frame[at : at + share] for rank, frame in outgoing.items() if frame.numel() > at}
+            room = {rank: min(slot - at, share) for rank, slot in slots.items() if slot > at}
+            for rank, piece in self._exchange(parts, room, device).items():
+                arrived[rank][at : at + piece.numel()] = piece
+        return arrived
+
+    def _exchange(
+        self, outgoing: Mapping[int, Tensor], slots: Mapping[int, int], device: torch.device
+    ) -> dict[int, Tensor]:
         room = dict(slots)
         if self.rank in outgoing:  # gloo copies these itself, and wants equal lengths
             room[self.rank] = outgoing[self.rank].numel()
-        if self.world_size == 1:
-            return {rank: outgoing[rank] for rank in room}
         wire_device = self.device_for(device)
         parts = [outgoing[rank] for rank in sorted(outgoing)]
         wire = torch.cat(parts).to(wire_device) if parts else torch.empty(0, dtype=torch.uint8, device=wire_device)
@@ -134,7 +162,8 @@ class Link:
         if self.world_size == 1:
             return values
         wire = values.to(self.device_for(values.device))
-        self._carry(functools.partial(dist.all_reduce, wire), wire)
+        for piece in wire.view(-1).split(max(1, self.most // wire.element_size())):
+            self._carry(functools.partial(dist.all_reduce, piece), piece)
         return wire.to(values.device)
 
     def report(self, fault: str) -> None:
