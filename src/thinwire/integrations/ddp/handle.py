@@ -27,6 +27,7 @@ __all__ = ["Handle"]
 _log = logging.getLogger("thinwire")
 _SWITCHED_OFF = "switched off"
 _WARMUP = "warm-up"
+_ONE_NODE = "one node"
 
 
 class Handle:
@@ -182,6 +183,8 @@ class Handle:
         """Why a whole step is averaged plainly; empty if it is not."""
         if not self.enabled:
             return _SWITCHED_OFF
+        if self._way.one_node:
+            return _ONE_NODE
         return _WARMUP if step < self._options.warmup_steps else ""
 
     def _submit(self, bucket: dist.GradBucket) -> Future[Tensor]:

@@ -14,7 +14,10 @@ from thinwire.integrations.ddp.options import Options
 from thinwire.policies import Policy
 from thinwire.types import Layout, Segment
 
-__all__ = ["Place", "Route", "owed", "route"]
+__all__ = ["ONE_NODE", "Place", "Route", "owed", "route"]
+
+
+ONE_NODE = "within which values travel uncompressed"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Route:
     count: int
     scatters: bool
     local: int = 1
+
+    @property
+    def one_node(self) -> bool:
+        """Whether there is nobody to send an encoded frame to, though there are other ranks."""
+        return self.count == 1 and self.local > 1
 
     def values_sent(self, layout: Layout) -> int:
         """How many values this rank hands to the transport for a message, each copy counted."""

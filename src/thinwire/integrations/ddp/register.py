@@ -15,7 +15,7 @@ from thinwire.errors import RegistrationError
 from thinwire.feedback import FeedbackMode
 from thinwire.integrations.ddp.handle import Handle
 from thinwire.integrations.ddp.options import Options
-from thinwire.integrations.ddp.owed import Place, Route, owed, route
+from thinwire.integrations.ddp.owed import ONE_NODE, Place, Route, owed, route
 from thinwire.policies import Choice, Policy, Rule
 from thinwire.schemes import Scheme
 
@@ -106,7 +106,9 @@ def register(
     except Exception:
         channel.close()
         raise
-    _log_plain(policy)
+    _log_plain(policy, way)
+    if model.static_graph:
+        _explain_static_graph(model, handle)
     return handle
 
 
@@ -125,6 +127,8 @@ def _agreed(
         policy = options.policy(model.module, channel.world_size)
         way = route(options, channel.rank, channel.world_size)
         places = owed(policy, options, way) if options.error_feedback else {}
+        if options.strict and way.one_node:
+            raise RegistrationError(f"strict: all ranks form one node, {ONE_NODE}")
         if options.error_feedback is True and not places and way.index is not None:
             raise RegistrationError("error_feedback has no effect: every parameter travels exactly")
         described = options.describe(model, policy)
@@ -142,8 +146,25 @@ def _check_reducer(model: DistributedDataParallel) -> None:
         )
 
 
-def _log_plain(policy: Policy) -> None:
-    """Say once what travels uncompressed because it cannot be encoded."""
+def _explain_static_graph(model: DistributedDataParallel, handle: Handle) -> None:
+    """Refuse what makes torch itself fail an internal assertion in `backward()`."""
+
+    def check(module: DistributedDataParallel, inputs: object) -> None:
+        if handle.stats().steps:
+            watch.remove()
+        elif torch.is_grad_enabled() and not module.require_backward_grad_sync:
+            raise RegistrationError(
+                "static_graph=True: DDP's first backward pass must synchronize. Run one step without no_sync() before "
+                "accumulating, or wrap the model without static_graph"
+            )
+
+    watch = model.register_forward_pre_hook(check)
+
+
+def _log_plain(policy: Policy, way: Route) -> None:
+    """Say once what travels uncompressed because it cannot be encoded, or need not be."""
+    if way.one_node:
+        _log.warning("hierarchical: all ranks form one node, %s", ONE_NODE)
     plain = [f"{name} ({decision.why})" for name, decision in policy.decisions.items() if decision.schedule is None]
     if plain:
         _log.warning("averaged uncompressed: %s", ", ".join(plain))
