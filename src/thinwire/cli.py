@@ -66,6 +66,9 @@ BatchSize = Annotated[int, typer.Option(help="Examples a step, over all workers 
 Optimizer = Annotated[str | None, typer.Option(help="One of " + ", ".join(RECIPES) + ". [default: the model's own]")]
 Rate = Annotated[float | None, typer.Option("--lr", help=f"Highest learning rate. {_own('lr')}")]
 Decay = Annotated[float | None, typer.Option(help=f"Weight decay. {_own('weight_decay')}")]
+Warmup = Annotated[
+    int | None, typer.Option("--lr-warmup", help=f"Steps in which the learning rate rises. {_own('warmup')}")
+]
 Momentum = Annotated[float, typer.Option(help="Momentum of SGD; first beta of AdamW.")]
 Schedule = Annotated[str, typer.Option(help="Of the learning rate: " + " or ".join(SCHEDULES) + ".")]
 Seed = Annotated[int, typer.Option(help="Of weights, order of examples, augmentation and rounding.")]
@@ -133,6 +136,7 @@ def train(
     optimizer: Optimizer = None,
     lr: Rate = None,
     weight_decay: Decay = None,
+    warmup: Warmup = None,
     momentum: Momentum = _DEFAULTS.momentum,
     schedule: Schedule = _DEFAULTS.schedule,
     seed: Seed = _DEFAULTS.seed,
@@ -162,7 +166,9 @@ def train(
 
 @app.command()
 def compare(
-    methods: Annotated[str, typer.Option(help="Names joined by commas.")] = _COMPARED,
+    methods: Annotated[
+        str, typer.Option(help="Names joined by commas; signsgd+ef is signsgd with error feedback.")
+    ] = _COMPARED,
     seeds: Annotated[int, typer.Option(help="Runs a method, on consecutive seeds.")] = 1,
     workers: Workers = None,
     data: Data = _DEFAULTS.data,
@@ -173,6 +179,7 @@ def compare(
     optimizer: Optimizer = None,
     lr: Rate = None,
     weight_decay: Decay = None,
+    warmup: Warmup = None,
     momentum: Momentum = _DEFAULTS.momentum,
     schedule: Schedule = _DEFAULTS.schedule,
     seed: Seed = _DEFAULTS.seed,

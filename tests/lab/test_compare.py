@@ -21,7 +21,7 @@ COLUMNS = [
     "Method", "Test accuracy, %", "Bits per value", "Less than fp32", "Less than bf16", "Error, vNMSE",
     "Sent by a worker, MB", "Step, ms",
 ]  # fmt: skip
-METHODS = ("signsgd", "fp32", "orq-9")
+METHODS = ("signsgd", "fp32", "orq-9", "signsgd+ef")
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,9 @@ def test_all_methods_are_measured_on_the_gradients_of_the_uncompressed_run(compa
     captured = sorted(path.relative_to(out / "all").parts[:2] for path in out.glob("all/**/step_*.pt"))
     assert captured == [("fp32", "seed-0")] * 3
     assert list(results["layers"]["values"]) == ["conv1.weight", "conv2.weight", "linear.weight"]
-    for method in METHODS:
-        assert list(results["layers"]["errors"][method]) == list(results["layers"]["values"])
+    assert list(results["layers"]["errors"]) == ["signsgd", "fp32", "orq-9"]  # on these, feedback changes nothing
+    for errors in results["layers"]["errors"].values():
+        assert list(errors) == list(results["layers"]["values"])
     for layer, error in results["layers"]["errors"]["orq-9"].items():
         assert 0 < error < results["layers"]["errors"]["signsgd"][layer] < 1
     assert len(results["levels"]["methods"]["orq-9"]["levels"]) == 9
@@ -144,6 +145,29 @@ def test_a_second_comparison_does_not_overwrite_the_first(compared):
 def test_shared_options_go_to_the_methods_that_have_them(tmp_path):
     jobs = plan(RunConfig(method="none"), ["fp32", "orq-3"], {"block_size": 512}, seeds=1, out=tmp_path)
     assert [job.config.scheme() for job in jobs] == [thinwire.NoCompression(), thinwire.ORQ(levels=3, block_size=512)]
+
+
+def test_error_feedback_has_its_own_row(compared, results):
+    out, _ = compared
+    fed = {
+        method: json.loads((out / "all" / method / "seed-0" / "config.json").read_text())["error_feedback"]
+        for method in METHODS
+    }
+    assert fed == {"signsgd": "off", "fp32": "off", "orq-9": "off", "signsgd+ef": "on"}
+    with_it, without = results["methods"]["signsgd+ef"], results["methods"]["signsgd"]
+    assert with_it["loss"][0] == without["loss"][0]  # nothing is owed yet
+    assert with_it["loss"][-1] != without["loss"][-1]
+    assert with_it["bytes_sent"] == without["bytes_sent"]
+
+
+def test_auto_marks_the_methods_that_have_error_feedback(tmp_path):
+    base = RunConfig(method="none", error_feedback="auto")
+    jobs = plan(base, ["fp32", "orq-9", "signsgd"], {}, seeds=1, out=tmp_path)
+    assert [job.config.label for job in jobs] == ["fp32", "orq-9", "signsgd+ef"]
+    with pytest.raises(LabError, match="named twice"):
+        plan(base, ["signsgd", "signsgd+ef"], {}, seeds=1, out=tmp_path)
+    with pytest.raises(LabError, match="fp32 loses nothing"):
+        plan(base, ["fp32+ef"], {}, seeds=1, out=tmp_path)
 
 
 def test_text_is_compared_by_its_own_metric(tmp_path, monkeypatch):

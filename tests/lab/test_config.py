@@ -29,6 +29,7 @@ from thinwire.lab.train import learning_rate
         {"captures": -1},
         {"lr": 0.0},
         {"lr": float("nan")},
+        {"warmup": 0},
         {"momentum": 1.0},
         {"weight_decay": float("inf")},
         {"weight_decay": -0.1},
@@ -69,9 +70,9 @@ def test_the_model_chooses_an_optimizer_and_that_one_its_options_unless_they_are
     assert RunConfig().recipe() == sgd
     assert RunConfig(**text).recipe() == adamw
     assert RunConfig(optimizer="adamw").recipe() == adamw
-    asked = RunConfig(**text, optimizer="sgd", lr=0.3, weight_decay=0.0, momentum=0.5)
-    assert asked.recipe() == replace(sgd, lr=0.3, weight_decay=0.0, momentum=0.5)
-    assert asked.as_dict() | {"optimizer": "sgd", "lr": 0.3, "warmup": sgd.warmup} == asked.as_dict()
+    asked = RunConfig(**text, optimizer="sgd", lr=0.3, weight_decay=0.0, momentum=0.5, warmup=7)
+    assert asked.recipe() == replace(sgd, lr=0.3, weight_decay=0.0, momentum=0.5, warmup=7)
+    assert asked.as_dict() | {"optimizer": "sgd", "lr": 0.3, "warmup": 7} == asked.as_dict()
     weights = [torch.nn.Parameter(torch.ones(2))]
     (group,) = RunConfig(**text, momentum=0.7).recipe().build(weights).param_groups
     assert (group["lr"], group["betas"][0], group["weight_decay"]) == (adamw.lr, 0.7, adamw.weight_decay)
@@ -89,3 +90,4 @@ def test_learning_rates():
     warm = RunConfig(data="stdlib-text", model="gpt", lr=0.2)
     assert learning_rate(warm, 0, 1000) == pytest.approx(0.2 / RECIPES["adamw"].warmup)
     assert learning_rate(warm, 500, 1000) == pytest.approx(0.1)
+    assert learning_rate(RunConfig(lr=0.2, warmup=4), 1, 1_000_000) == pytest.approx(0.1)

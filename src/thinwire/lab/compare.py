@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from thinwire.errors import LabError
-from thinwire.lab.config import RunConfig
+from thinwire.lab.config import FEEDBACK_MARK, RunConfig
 from thinwire.lab.data import DATASETS
 from thinwire.lab.dataset import Metric
 from thinwire.lab.folder import RunFolder, read_json, read_metrics, write_json
 from thinwire.lab.launch import Job
 from thinwire.lab.measure import errors_by_layer, levels_in_use
-from thinwire.schemes import NoCompression, from_spec
+from thinwire.schemes import NoCompression, Scheme, from_spec
 
 __all__ = ["collect", "markdown", "markdown_table", "metric_of", "plan", "table"]
 
@@ -38,14 +38,15 @@ def plan(
 
     Args:
         base: everything but the method and its options; its seed is the first of the seeds.
-        methods: as thinwire.schemes.from_spec reads them.
+        methods: as thinwire.schemes.from_spec reads them; with "+ef" at the end, with error feedback.
         options: "block_size" and "level_dtype", for those of the methods that have them; None = the method's own.
         seeds: runs a method.
         out: the folder for all of it.
         overwrite: replace earlier runs there.
 
     Raises:
-        LabError: no methods, a method twice, an option that none of them has, a single worker, or an earlier run there.
+        LabError: no methods, a method twice, an option that none of them has, error feedback for one that loses
+            nothing, a single worker, or an earlier run there.
         SchemeError: an unknown method, or an impossible value of an option.
     """
     if not methods or seeds < 1:
@@ -53,24 +54,27 @@ def plan(
     if base.workers < 2:
         raise LabError("a comparison needs at least two workers: one alone sends nothing")
     given = {name: value for name, value in options.items() if value is not None}
-    known = [given.keys() & from_spec(method).options().keys() for method in methods]
+    known = [given.keys() & from_spec(method.removesuffix(FEEDBACK_MARK)).options().keys() for method in methods]
     unused = given.keys() - set().union(*known)
     if unused:
         raise LabError(f"{', '.join(sorted(unused))} has no effect on {', '.join(methods)}")
-    configs = [
-        replace(base, method=method, **{name: given[name] for name in own}) for method, own in zip(methods, known)
-    ]
+    configs = [_named(base, method, {name: given[name] for name in own}) for method, own in zip(methods, known)]
     built = [config.scheme() for config in configs]
-    if len(set(built)) < len(built):
+    if len({(scheme, config.label == config.method) for scheme, config in zip(built, configs)}) < len(configs):
         raise LabError(f"a method is named twice: {', '.join(methods)}")
     source = built.index(NoCompression()) if NoCompression() in built else 0
     jobs = []
     for seed in range(base.seed, base.seed + seeds):
         for index, config in enumerate(configs):
-            folder = RunFolder.create(Path(out) / config.method / f"seed-{seed}", overwrite=overwrite)
+            folder = RunFolder.create(Path(out) / config.label / f"seed-{seed}", overwrite=overwrite)
             captures = base.captures if (index, seed) == (source, base.seed) else 0
             jobs.append(Job(config=replace(config, seed=seed, captures=captures), folder=str(folder.path)))
     return jobs
+
+
+def _named(base: RunConfig, method: str, options: Mapping[str, Any]) -> RunConfig:
+    name = method.removesuffix(FEEDBACK_MARK)
+    return replace(base, method=name, error_feedback=base.error_feedback if name == method else "on", **options)
 
 
 def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
@@ -81,13 +85,13 @@ def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
         "layers" (sizes and errors by layer), "levels" (a block of gradient values and the levels for it).
     """
     first = jobs[0].config
-    schemes = {job.config.method: job.config.scheme() for job in jobs}
+    schemes = {job.config.label: job.config.scheme() for job in jobs}
     metric = DATASETS[first.data].metric
     methods = {}
     for method in schemes:
-        methods[method] = _summarise([Path(job.folder) for job in jobs if job.config.method == method], metric.name)
+        methods[method] = _summarise([Path(job.folder) for job in jobs if job.config.label == method], metric.name)
     shared = first.as_dict()
-    for own in ("method", "seed", "captures", "block_size", "level_dtype"):
+    for own in ("method", "seed", "captures", "block_size", "level_dtype", "error_feedback"):
         del shared[own]
     results: dict[str, Any] = {
         "config": shared,
@@ -97,15 +101,24 @@ def collect(jobs: Sequence[Job], out: str | os.PathLike[str]) -> dict[str, Any]:
     }
     snapshots = _snapshots(jobs)
     if snapshots:
-        errors = errors_by_layer(snapshots, schemes, min_values=first.min_values)
+        measured = _once(schemes)
+        errors = errors_by_layer(snapshots, measured, min_values=first.min_values)
         results["layers"] = {
             "values": {name: g.numel() for name, g in snapshots[0].items() if g.numel() >= first.min_values},
             "snapshots": len(snapshots),
             "errors": errors,
         }
-        results["levels"] = levels_in_use(snapshots[len(snapshots) // 2], schemes)
+        results["levels"] = levels_in_use(snapshots[len(snapshots) // 2], measured)
     write_json(Path(out) / "results.json", results)
     return results
+
+
+def _once(schemes: Mapping[str, Scheme]) -> dict[str, Scheme]:
+    """The first label of each scheme: on gradients that are owed nothing, error feedback makes no difference."""
+    labels: dict[Scheme, str] = {}
+    for label, scheme in schemes.items():
+        labels.setdefault(scheme, label)
+    return {label: scheme for scheme, label in labels.items()}
 
 
 def _summarise(folders: list[Path], metric: str) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from thinwire.lab.data import DATASETS
 from thinwire.lab.models import MODELS
 from thinwire.lab.optimizers import RECIPES, Recipe
 
-__all__ = ["FEEDBACK", "SCHEDULES", "RunConfig"]
+__all__ = ["FEEDBACK", "FEEDBACK_MARK", "SCHEDULES", "RunConfig"]
 
 SCHEDULES = ("cosine", "step")
 FEEDBACK: dict[str, FeedbackMode] = {"off": False, "on": True, "auto": "auto"}
+FEEDBACK_MARK = "+ef"  # after the name of a method that has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class RunConfig:
     optimizer: str | None = None  # sgd or adamw; None: the model's own
     lr: float | None = None  # the highest; None, here and below: the optimizer's own
     weight_decay: float | None = None
+    warmup: int | None = None  # steps in which the rate rises from near 0; higher => a calmer start
     momentum: float = 0.9  # of sgd; the first beta of adamw
     schedule: str = "cosine"
     seed: int = 0  # of weights, order of examples, augmentation and rounding
@@ -58,6 +60,7 @@ class RunConfig:
             self._require(name, getattr(self, name) >= 0, "at least 0")
         self._require("seed", self.seed < 2**63, "below 2^63")
         self._require("lr", self.lr is None or 0 < self.lr < math.inf, "positive and finite")
+        self._require("warmup", self.warmup is None or self.warmup >= 1, "at least 1")
         self._require("momentum", 0 <= self.momentum < 1, "in [0, 1)")
         decay = self.weight_decay
         self._require("weight_decay", decay is None or 0 <= decay < math.inf, "at least 0 and finite")
@@ -86,6 +89,13 @@ class RunConfig:
         if not holds:
             raise LabError(f"{name} must be {rule}, got {getattr(self, name)!r}")
 
+    @property
+    def label(self) -> str:
+        """The method, and whether it has error feedback."""
+        mode = FEEDBACK[self.error_feedback]
+        fed = not self.scheme().traits.unbiased if mode == "auto" else mode
+        return self.method + (FEEDBACK_MARK if fed else "")
+
     def scheme(self) -> schemes.Scheme:
         """Return the method with this run's block size and level type.
 
@@ -103,6 +113,7 @@ class RunConfig:
             lr=own.lr if self.lr is None else self.lr,
             weight_decay=own.weight_decay if self.weight_decay is None else self.weight_decay,
             momentum=self.momentum,
+            warmup=own.warmup if self.warmup is None else self.warmup,
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -26,13 +26,13 @@ from thinwire.lab.folder import RunFolder
 from thinwire.lab.measure import Probe, capture_steps
 from thinwire.lab.models import build
 
-__all__ = ["Report", "learning_rate", "train"]
+__all__ = ["WITHOUT_BUFFERS", "Report", "learning_rate", "train"]
 
 Report = Callable[[dict[str, Any]], None]  # takes an event: {"kind": "start" | "step" | "epoch" | "end", ...}
 
 _TEST_BATCH = 250
 _RENAMED = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-_WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
+WITHOUT_BUFFERS: dict[str, Any] = {"forward_sync_buffers" if _RENAMED else "broadcast_buffers": False}
 _MILESTONES = (0.5, 0.75)  # parts of a run after which the "step" schedule divides the rate by 10
 
 
@@ -94,7 +94,7 @@ class _Run:
         self.seconds: list[float] = []  # of each step
         self.errors: list[float] = []  # sampled vNMSE
         self.model = build(config.model, seed=config.seed, **self.dataset.shape)
-        self.replica = DistributedDataParallel(self.model, **_WITHOUT_BUFFERS)
+        self.replica = DistributedDataParallel(self.model, **WITHOUT_BUFFERS)
         self.handle = ddp.register(
             self.replica,
             config.scheme(),
@@ -111,7 +111,7 @@ class _Run:
     def start(self) -> None:
         if self.folder is not None:
             self.folder.write_json("config.json", self.config.as_dict())
-        self._tell({"kind": "start", "method": self.config.method, "seed": self.config.seed, "steps": self.steps})
+        self._tell({"kind": "start", "method": self.config.label, "seed": self.config.seed, "steps": self.steps})
 
     def train_epoch(self, epoch: int) -> None:
         """Train one epoch, test, and write a checkpoint."""
