@@ -17,7 +17,7 @@ from numba import njit
 from numba.np.unsafe.ndarray import to_fixed_tuple
 from torch import Tensor
 
-from thinwire.kernels.machine import high_product16, load, store
+from thinwire.kernels.machine import copy_columns, high_product16, load, load_word, store, store_word
 from thinwire.kernels.pack.cpu import (
     join_parts,
     pack_group,
@@ -37,8 +37,8 @@ __all__ = ["dequantize", "quantize"]
 _RUN = 256
 _GOLDEN = np.uint64(0x9E3779B9)
 _IN_REGISTERS = 9  # levels
-_IN_PASSES = 33
-_IN_CELL = 8
+_TO_BYTES_ABOVE = np.uint64(0x0101010101010101)  # times a word of bytes: each becomes the sum up to itself
+_CELLS = 16  # of the grid for a level, about
 _STRETCH = 4096  # codes, about, between rounding and packing
 _SMALLEST = 1 << 15  # values worth a thread
 
@@ -77,71 +77,29 @@ def _block_of(table, code):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _prepare(levels, block, nearest, reached, low, step):
-    """What values are compared with: inner levels, or midpoints; then NaN, which no value reaches.
+def _prepare(levels, block, nearest, edges, intervals):
+    """What values are compared with, ascending from 1 on, and the intervals that they may lie in.
 
-    A value that reaches the first k of them lies in the interval that starts at low[k] and is step[k] wide.
+    Edges are midpoints, or levels but for the last; then NaN, which no value reaches.
+    A value that reaches the first k edges lies in row k of the intervals, or in the next: {b_k, b_k+1, b_k+2, k}.
+
+    Returns:
+        How many edges there are.
     """
     half = np.float32(0.5)
     s = levels.shape[1]
-    reached[:] = np.nan
-    for k in range(s - 1):
-        low[k], step[k] = levels[block, k], levels[block, k + 1] - levels[block, k]
+    edges[:] = np.nan
+    for k in range(1, s):
         if nearest:
-            reached[k] = half * levels[block, k] + half * levels[block, k + 1]
-        elif k > 0:
-            reached[k - 1] = levels[block, k]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _count_reached(values, start, count, reached, stride, beyond, codes):
-    """codes[j] = how many of reached[stride - 1 :: stride] a value reaches (or is beyond), eight at a time."""
-    for j in range(count):
-        store(codes, j, np.int32(0))
-    for k in range(stride - 1, len(reached), 8 * stride):
-        t = to_fixed_tuple(reached[k : k + 8 * stride : stride], 8)
-        if beyond:
-            for j in range(count):
-                x, c = load(values, start + j), load(codes, j)
-                for i in range(8):
-                    c += np.int32(x > t[i])
-                store(codes, j, c)
-        else:
-            for j in range(count):
-                x, c = load(values, start + j), load(codes, j)
-                for i in range(8):
-                    c += np.int32(x >= t[i])
-                store(codes, j, c)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _search_reached(values, start, count, reached, stride, beyond, codes):
-    """Finish a count over every stride-th, stride a power of two, by binary search: steps outside, values inside."""
-    for j in range(count):
-        store(codes, j, np.int32(load(codes, j) * stride))
-    half = stride >> 1
-    while half > 0:
-        for j in range(count):
-            c = load(codes, j)
-            x, t = load(values, start + j), load(reached, c + half - 1)
-            store(codes, j, np.int32(c + half * np.int32((x > t) if beyond else (x >= t))))
-        half >>= 1
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _look_up(count, low, step, codes, lows, steps):
-    for j in range(count):
-        c = load(codes, j)
-        store(lows, j, load(low, c))
-        store(steps, j, load(step, c))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _round_up(values, start, count, u, inside, lows, steps, codes):
-    """codes[j] += whether the value goes up from its lower level."""
-    for j in range(count):
-        up = load(values, start + j) - load(lows, j) > load(u, inside + j) * load(steps, j)
-        store(codes, j, np.int32(load(codes, j) + np.int32(up)))
+            edges[k] = half * levels[block, k - 1] + half * levels[block, k]
+        elif k < s - 1:
+            edges[k] = levels[block, k]
+    for k in range(s - 1):
+        row = min(k, s - 3)  # who reaches all edges lies in the second interval of the last row
+        for i in range(3):
+            intervals[4 * k + i] = levels[block, row + i]
+        intervals[4 * k + 3] = row
+    return s - 1 if nearest else s - 2
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -154,45 +112,74 @@ def _cell(values, start, count, left, scale, top, cells):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _fill_grid(reached, s, left, scale, cells, lower):
-    """lower[i] = how many of reached[: s - 1] lie in cells below i. Returns the most that lie in one cell."""
-    grid = len(lower)
-    _cell(reached, 0, s - 1, left, scale, np.float32(grid - 1), cells)
-    k = most = 0
-    for i in range(grid):
-        lower[i] = k
-        first = k
-        while k < s - 1 and reached[k] == reached[k] and cells[k] == i:  # NaN fills up
-            k += 1
-        most = max(most, k - first)
+def _fill_grid(edges, count, left, scale, cells, lower):
+    """lower[i] = how many of edges[1 : count + 1] lie in cells below i. Returns the most that lie in one cell."""
+    words = len(lower) >> 3
+    _cell(edges, 1, count, left, scale, np.float32(8 * words - 9), cells)
+    for w in range(words):
+        store_word(lower, 8 * w, np.uint64(0))
+    most = np.int64(0)
+    for k in range(count):
+        here = np.int64(load(lower, cells[k] + 1)) + 1
+        store(lower, cells[k] + 1, np.uint8(here))
+        most = max(most, here)
+    below = np.uint64(0)
+    for w in range(words):
+        sums = load_word(lower, 8 * w) * _TO_BYTES_ABOVE  # no sum exceeds 255
+        store_word(lower, 8 * w, sums + below * _TO_BYTES_ABOVE)
+        below += sums >> np.uint64(56)
     return most
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _count_in_grid(values, start, count, reached, lower, most, beyond, codes):
-    """codes[j], a cell, becomes how many of reached a value reaches: those in lower cells, and some of its own."""
+def _search(values, start, count, edges, half, beyond, lower, first, codes):
+    """A step of binary search: codes[j] grows by `half` if the value reaches that many more. First look up its cell."""
     for j in range(count):
-        x, c = load(values, start + j), np.int64(load(lower, np.int64(load(codes, j))))
-        for _ in range(most):
-            t = load(reached, c)
-            c += np.int64((x > t) if beyond else (x >= t))
-        store(codes, j, np.int32(c))
+        c = np.int64(load(codes, j))
+        c = np.int64(load(lower, c)) if first else c
+        x, t = load(values, start + j), load(edges, c + half)
+        store(codes, j, np.int32(c + half * np.int64((x > t) if beyond else (x >= t))))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _round_many(values, levels, table, keys, nearest, block, begin, end, u, rounded, codes):
-    """_round_few for more levels: compare, look up, compare again. Beyond 33 levels, a grid tells where to compare."""
+def _row(codes, j, lower, first):
+    c = np.int64(load(codes, j))
+    return np.int64(load(lower, c)) if first else c
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _find(count, intervals, lower, first, codes, found):
+    """Column j of found = the row of `intervals` that code j names; first look up its cell. Four at a time."""
+    for j in range(0, count, 4):
+        a, b = _row(codes, j, lower, first), _row(codes, j + 1, lower, first)
+        c, d = _row(codes, j + 2, lower, first), _row(codes, j + 3, lower, first)
+        copy_columns(intervals, a, b, c, d, found, j)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _search_and_round(values, start, count, u, inside, found, codes):
+    """The last step of the search, between the two intervals that were found; then up or down."""
+    for j in range(count):
+        x, low = load(values, start + j), load(found, j)
+        middle, high = load(found, _RUN + j), load(found, 2 * _RUN + j)
+        c = np.int32(load(found, 3 * _RUN + j))
+        above = x >= middle
+        step = high - middle if above else middle - low
+        low = middle if above else low
+        up = x - low > load(u, inside + j) * step
+        store(codes, j, np.int32(c + np.int32(above) + np.int32(up)))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _round_many(values, levels, table, keys, nearest, block, begin, end, u, found, rounded, codes):
+    """_round_few for more levels: a uniform grid tells which of them each value must still be compared with."""
     s = levels.shape[1]
-    room, stride = (s + 6) // 8 * 8, 1
-    if s > _IN_PASSES:
-        room = 64
-        while room < s:
-            room *= 2
-        stride = room // 16
-    reached, low, step = np.empty(room, np.float32), np.zeros(room + 1, np.float32), np.zeros(room + 1, np.float32)
-    lows, steps = np.empty(_RUN, np.float32), np.empty(_RUN, np.float32)
-    lower, places = np.empty(4 * room, np.int32), np.empty(room, np.int32)
-    left, scale, top, most = np.float32(0), np.float32(0), np.float32(4 * room - 1), 0
+    grid = 8
+    while grid < _CELLS * s:
+        grid *= 2
+    edges, places, lower = np.empty(2 * s + 4, np.float32), np.empty(s, np.int32), np.empty(grid + 8, np.uint8)
+    intervals = np.empty(4 * s, np.float32)
+    left, scale, top, most = np.float32(0), np.float32(0), np.float32(grid - 1), np.int64(0)
     drawn_run, drawn_key, prepared = np.int64(-1), np.int64(0), np.int64(-1)
     at = begin
     while at < end:
@@ -203,24 +190,22 @@ def _round_many(values, levels, table, keys, nearest, block, begin, end, u, roun
         inside = position & (_RUN - 1)
         n = min(min(_RUN - inside, table[block, LENGTH] - done), end - at)
         if prepared != block:
-            _prepare(levels, block, nearest, reached, low, step)
-            prepared = block
-            if stride > 1:
-                left, scale = levels[block, 0], np.float32(4 * room) / (levels[block, s - 1] - levels[block, 0])
-                most = _fill_grid(reached, s, left, scale, places, lower)
-        if stride > 1 and most <= _IN_CELL:
-            _cell(values, start, n, left, scale, top, rounded)
-            _count_in_grid(values, start, n, reached, lower, most, nearest, rounded)
-        else:
-            _count_reached(values, start, n, reached, stride, nearest, rounded)
-            if stride > 1:
-                _search_reached(values, start, n, reached, stride, nearest, rounded)
+            count, prepared = _prepare(levels, block, nearest, edges, intervals), block
+            left, scale = levels[block, 0], np.float32(grid) / (levels[block, s - 1] - levels[block, 0])
+            most = _fill_grid(edges, count, left, scale, places, lower)
+        _cell(values, start, n, left, scale, top, rounded)
+        half, first = 1, True
+        while 2 * half <= most:
+            half *= 2
+        while half > 1 or (half == 1 and nearest):
+            _search(values, start, n, edges, half, nearest, lower, first, rounded)
+            half, first = half >> 1, False
         if not nearest:
             if drawn_run != position >> 8 or drawn_key != keys[block]:
                 _draw(position, keys[block], u)
                 drawn_run, drawn_key = position >> 8, keys[block]
-            _look_up(n, low, step, rounded, lows, steps)
-            _round_up(values, start, n, u, inside, lows, steps, rounded)
+            _find(n, intervals, lower, first, rounded, found)
+            _search_and_round(values, start, n, u, inside, found, rounded)
         for j in range(n):
             store(codes, at - begin + j, np.uint8(load(rounded, j)))
         at += n
@@ -291,6 +276,10 @@ def _pack_groups(codes, full, s, count, bits, each, parts, rest, power, part, wo
     """Pack full groups of codes: digits to parts, parts to words, words to bytes."""
     for g in range(full):
         place, octet = g * GROUP * count, to + g * 8 * bits
+        if count == 1:
+            for j in range(GROUP):
+                store(packed, octet + j, load(codes, place + j))
+            continue
         if bits == 8 and parts == 1:
             for j in range(GROUP):
                 word = np.uint16(load(codes, place + (count - 1) * GROUP + j))
@@ -328,6 +317,10 @@ def _unpack_groups(
     about = (1 << 16) // power
     for g in range(full):
         place, octet = g * GROUP * count, to + g * 8 * bits
+        if s == 256:
+            for j in range(GROUP):
+                store(codes, place + j, load(packed, octet + j))
+            continue
         if bits == 8 and parts == 1:
             for j in range(GROUP):
                 word = np.uint16(load(packed, octet + j))
@@ -400,7 +393,8 @@ def _quantizer(s: int) -> Callable[..., None]:
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def quantize(values, levels, table, keys, nearest, packed, first, stop):
-        u, rounded, codes = np.empty(_RUN, np.float32), np.empty(_RUN, np.int32), np.empty(stretch, np.uint8)
+        u, rounded, codes = np.empty(_RUN, np.float32), np.zeros(_RUN, np.int32), np.empty(stretch, np.uint8)
+        found = np.empty(4 * _RUN, np.float32)
         part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
         block = _block_of(table, first)
         for begin in range(first, stop, stretch):
@@ -408,7 +402,7 @@ def _quantizer(s: int) -> Callable[..., None]:
             if few:
                 block = _round_few(values, levels, table, keys, nearest, block, begin, end, s, u, rounded, codes)
             else:
-                block = _round_many(values, levels, table, keys, nearest, block, begin, end, u, rounded, codes)
+                block = _round_many(values, levels, table, keys, nearest, block, begin, end, u, found, rounded, codes)
             full, to = (end - begin) // run, begin // run * size
             _pack_groups(codes, full, s, count, bits, each, parts, rest, power, part, words, packed, to)
             if full * run < end - begin:
