@@ -14,7 +14,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from thinwire.kernels.machine import high_product, load, load_word, store, store_word
+from thinwire.kernels.machine import high_product, high_product16, load, load_word, store, store_word
 from thinwire.kernels.pack.digits import GROUP, digit_layout, packed_bytes
 from thinwire.kernels.pool import for_ranges
 
@@ -167,30 +167,78 @@ def read_words(packed, at, bits, words):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _pack(codes, base, count, bits, out, first, stop):
-    run, size = GROUP * count, 8 * bits
-    for g in range(first, stop):
-        pack_group(codes[g * run : (g + 1) * run], base, count, bits, out[g * size : (g + 1) * size])
+def _join_digits(codes, place, base, digits, part, at):
+    """part[at + j] = sum_i codes[place + 64 i + j] base^i."""
+    for j in range(GROUP):
+        store(part, at + j, np.uint16(load(codes, place + (digits - 1) * GROUP + j)))
+    for i in range(digits - 2, -1, -1):
+        for j in range(GROUP):
+            higher = np.uint16(load(part, at + j) * np.uint16(base))
+            store(part, at + j, np.uint16(higher + np.uint16(load(codes, place + i * GROUP + j))))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _unpack(packed, base, count, bits, codes, first, stop):
+def _split_digits(part, at, base, inverse, digits, codes, place):
+    """The inverse of _join_digits; part is overwritten."""
+    for i in range(digits):
+        for j in range(GROUP):
+            word = load(part, at + j)
+            quotient = high_product16(word, np.uint16(inverse))
+            store(codes, place + i * GROUP + j, np.uint8(word - np.uint16(quotient * np.uint16(base))))
+            store(part, at + j, quotient)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _pack(codes, base, count, bits, each, parts, rest, power, out, first, stop):
     run, size = GROUP * count, 8 * bits
+    part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
     for g in range(first, stop):
-        unpack_group(packed[g * size : (g + 1) * size], base, count, bits, codes[g * run : (g + 1) * run])
+        if (g + 1) * run > len(codes):
+            pack_group(codes[g * run :], base, count, bits, out[g * size :])
+            continue
+        for p in range(parts):
+            digits = each if p < parts - 1 else rest
+            _join_digits(codes, g * run + p * each * GROUP, base, digits, part, p * GROUP)
+        if bits == 8 and parts == 1:
+            for j in range(GROUP):
+                store(out, g * size + j, np.uint8(load(part, j)))
+        else:
+            join_parts(part, parts, power, words)
+            write_words(words, bits, out, g * size)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _unpack(packed, base, count, bits, each, parts, rest, power, magic, shift, inverse, codes, first, stop):
+    run, size = GROUP * count, 8 * bits
+    part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
+    for g in range(first, stop):
+        if (g + 1) * run > len(codes):
+            unpack_group(packed[g * size :], base, count, bits, codes[g * run :])
+            continue
+        if bits == 8 and parts == 1:
+            for j in range(GROUP):
+                store(part, j, np.uint16(load(packed, g * size + j)))
+        else:
+            read_words(packed, g * size, bits, words)
+            split_parts(words, parts, power, magic, shift, part)
+        for p in range(parts):
+            digits = each if p < parts - 1 else rest
+            _split_digits(part, p * GROUP, base, inverse, digits, codes, g * run + p * each * GROUP)
 
 
 def pack(codes: Tensor, levels: int) -> Tensor:
-    digits, source = digit_layout(levels), codes.numpy()
+    digits, r, source = digit_layout(levels), recipe(levels), codes.numpy()
     out = np.empty(packed_bytes(len(source), levels), np.uint8)
     groups = -(-len(source) // (GROUP * digits.count))
-    for_ranges(groups, 64, lambda a, b: _pack(source, levels, digits.count, digits.bits, out, a, b))
+    numbers = levels, digits.count, digits.bits, r.each, r.parts, r.rest, r.power
+    for_ranges(groups, 64, lambda a, b: _pack(source, *numbers, out, a, b))
     return torch.from_numpy(out)
 
 
 def unpack(packed: Tensor, levels: int, values: int) -> Tensor:
-    digits, source = digit_layout(levels), packed.numpy()
+    digits, r, source = digit_layout(levels), recipe(levels), packed.numpy()
     codes = np.empty(values, np.uint8)
     groups = -(-values // (GROUP * digits.count))
-    for_ranges(groups, 64, lambda a, b: _unpack(source, levels, digits.count, digits.bits, codes, a, b))
+    numbers = levels, digits.count, digits.bits, r.each, r.parts, r.rest, r.power, np.uint64(r.magic), r.shift
+    for_ranges(groups, 64, lambda a, b: _unpack(source, *numbers, r.inverse, codes, a, b))
     return torch.from_numpy(codes)
