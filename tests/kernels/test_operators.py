@@ -13,6 +13,9 @@ def cases():
     levels = kernels.solve_orq(values, table, 5)
     packed = kernels.quantize(values, levels, table, keys, False)
     codes = kernels.unpack(packed, 5, 300)
+    aligned, few = cut([200, 100], 256), torch.tensor([[0, 200, 100, 5], [200, 100, 0, 16]])
+    rotated, sizes = kernels.rotate(values, aligned, keys[:2], 2)
+    normal, _ = kernels.quantize_normal(rotated, few)
     ops = torch.ops.thinwire
     return {
         "solve_clipped_pair": (ops.solve_clipped_pair, (values, table)),
@@ -27,6 +30,10 @@ def cases():
         "quantize": (ops.quantize, (values, levels, table, keys, False)),
         "dequantize": (ops.dequantize, (packed, levels, table, torch.zeros(300), True)),
         "round_to_bfloat16": (ops.round_to_bfloat16, (values, 7)),
+        "rotate": (ops.rotate, (values, aligned, keys[:2], 2)),
+        "rotate_back": (ops.rotate_back, (rotated, sizes, aligned, keys[:2], 2, torch.zeros(300), True)),
+        "quantize_normal": (ops.quantize_normal, (rotated, few)),
+        "dequantize_normal": (ops.dequantize_normal, (normal, few, 300)),
         "pack": (ops.pack, (codes, 5)),
         "unpack": (ops.unpack, (packed, 5, 300)),
         "checksum": (ops.checksum, (torch.zeros(64, dtype=torch.uint8),)),

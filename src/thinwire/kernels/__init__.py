@@ -3,6 +3,8 @@
 from thinwire.kernels.checksum import checksum
 from thinwire.kernels.compiling import announce_compilation
 from thinwire.kernels.dispatch import BACKENDS, backend
+from thinwire.kernels.gaussian import dequantize_normal, quantize_normal
+from thinwire.kernels.hadamard import coordinates, rotate, rotate_back
 from thinwire.kernels.narrow import round_to_bfloat16
 from thinwire.kernels.pack import digit_layout, pack, packed_bytes, unpack
 from thinwire.kernels.pool import set_threads, threads
@@ -26,12 +28,17 @@ __all__ = [
     "backend",
     "block_table",
     "checksum",
+    "coordinates",
     "dequantize",
+    "dequantize_normal",
     "digit_layout",
     "pack",
     "packed_bytes",
     "quantize",
+    "quantize_normal",
     "random_bits",
+    "rotate",
+    "rotate_back",
     "round_to_bfloat16",
     "set_threads",
     "solve_clipped_pair",

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-__all__ = ["random_bits"]
+__all__ = ["mix", "random_bits"]
 
 _MASK = 0xFFFFFFFF
 
 
-def _mix(counter: Tensor, keys: Tensor) -> Tensor:
+def mix(counter: Tensor, keys: Tensor) -> Tensor:
     """32 bits from counters (up to 2^62) and 64-bit keys, both int64; kernels/random/cpu.py does the same in uint32."""
     low, high = keys & _MASK, (keys >> 32) & _MASK
     high = (high + (counter >> 32) * 0x9E3779B9) & _MASK
@@ -30,4 +30,4 @@ def random_bits(positions: Tensor, keys: Tensor) -> Tensor:
     """
     counter = ((positions >> 8) << 7) | (positions & 127)
     upper_half = (positions >> 7) & 1
-    return (_mix(counter, keys) >> (16 * upper_half)) & 0xFFFF
+    return (mix(counter, keys) >> (16 * upper_half)) & 0xFFFF
