@@ -11,6 +11,8 @@ from thinwire.collectives import all_gather, all_reduce, reduce_scatter
 from thinwire.errors import ThinwireError
 from thinwire.levels import OptimalLevels, optimal_levels
 from thinwire.schemes import (
+    DRIVE,
+    EDEN,
     ORQ,
     QSGD,
     BinGradB,
@@ -29,6 +31,8 @@ from thinwire.wire.public import FrameInfo, capacity, decode, encode, expected_e
 __version__ = "0.1.0"
 
 __all__ = [
+    "DRIVE",
+    "EDEN",
     "ORQ",
     "QSGD",
     "BinGradB",

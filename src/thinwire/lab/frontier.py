@@ -40,7 +40,7 @@ class Curve:
 
     @property
     def title(self) -> str:
-        return self.label if all(scheme.traits.unbiased for scheme in self.schemes) else f"{self.label} (biased)"
+        return self.label if all(scheme.traits.averages_out for scheme in self.schemes) else f"{self.label} (biased)"
 
 
 def _curve(label: str, make: Callable[[int], Scheme], levels: Sequence[int] = _LEVELS) -> Curve:

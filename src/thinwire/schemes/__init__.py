@@ -1,6 +1,7 @@
 """Methods by name, each a frozen dataclass with pure plan, encode and decode."""
 
 from thinwire.schemes.base import Plan, Scheme
+from thinwire.schemes.eden import DRIVE, EDEN
 from thinwire.schemes.evenly_spaced import QSGD, MinMax, TernGrad
 from thinwire.schemes.group import Group, partition
 from thinwire.schemes.leveled import LeveledScheme
@@ -12,6 +13,8 @@ from thinwire.schemes.registry import METHODS, from_options, from_spec
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
 __all__ = [
+    "DRIVE",
+    "EDEN",
     "METHODS",
     "ORQ",
     "QSGD",

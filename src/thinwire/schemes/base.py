@@ -35,6 +35,7 @@ class Scheme(ABC):
     """A method by name. Equal schemes encode alike; segments of one scheme and dtype are encoded as one group."""
 
     method: ClassVar[str]
+    number: ClassVar[str] = "levels"  # the option that a number at the end of the short name sets
     elastic: ClassVar[bool] = False  # parts may be shorter than `part_bytes` says; otherwise they are exactly that
 
     @property

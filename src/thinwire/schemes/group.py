@@ -51,9 +51,12 @@ class Group:
 
     def keys(self, key: Key, block_size: int | None, device: torch.device) -> Tensor:
         """Each block's stream key, int64 `[blocks]`."""
+        return self.place_keys(key, device)[self.blocks(block_size, device)[1]]
+
+    def place_keys(self, key: Key, device: torch.device) -> Tensor:
+        """Each place's stream key, int64 `[places]`."""
         streams = np.array([place.stream for place in self.places], dtype=np.uint64)
-        keys = torch.from_numpy(stream_keys(key, streams).view(np.int64)).to(device)
-        return keys[self.blocks(block_size, device)[1]]
+        return torch.from_numpy(stream_keys(key, streams).view(np.int64)).to(device)
 
     @functools.cached_property
     def runs(self) -> tuple[tuple[int, int], ...]:
