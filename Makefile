@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench fuzz clean
 
 # A stamp, not the folder, says that the installation finished.
 $(VENV)/installed: pyproject.toml
@@ -30,6 +30,9 @@ bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.kernels --values 16777216
 	$(BIN)/python -m benchmarks.first_use
 	$(BIN)/python -m benchmarks.optimal
+
+fuzz: $(VENV)/installed
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-bounds-checked $(BIN)/python -m tests.kernels.fuzz_entropy
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

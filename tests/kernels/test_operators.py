@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from tests.kernels.coding import book_tables
 from tests.kernels.data import cut, hostile_values
 
 from thinwire import kernels
+from thinwire.kernels.entropy.lengths import mean_lengths
+from thinwire.kernels.entropy.reference import ROOM
 
 
 def cases():
@@ -13,6 +16,13 @@ def cases():
     levels = kernels.solve_orq(values, table, 5)
     packed = kernels.quantize(values, levels, table, keys, False)
     codes = kernels.unpack(packed, 5, 300)
+    runs, tables, row_lengths = cut([200, 100], 256), book_tables(), mean_lengths(0)
+    classes, steps = torch.full((2,), 34, dtype=torch.uint8), torch.ones(2, dtype=torch.float64)
+    phases, counts = torch.zeros(300, dtype=torch.uint8), runs[:, 1]
+    coded = (codes.to(torch.int32), phases, counts, classes, tables, 5, 1, 3 * ROOM)
+    words, sizes = kernels.entropy.encode_codes(*coded)
+    chunks = torch.cat([row[3 * ROOM - size :] for row, size in zip(words, sizes.tolist())])
+    starts = torch.tensor([0, *sizes.cumsum(0)])
     ops = torch.ops.thinwire
     return {
         "solve_clipped_pair": (ops.solve_clipped_pair, (values, table)),
@@ -29,6 +39,14 @@ def cases():
         "round_to_bfloat16": (ops.round_to_bfloat16, (values, 7)),
         "pack": (ops.pack, (codes, 5)),
         "unpack": (ops.unpack, (packed, 5, 300)),
+        "run_energies": (ops.run_energies, (values, runs)),
+        "settle_classes": (ops.settle_classes, (torch.zeros(2, dtype=torch.int32), 1)),
+        "dither_cost": (ops.dither_cost, (values, runs, steps, classes, *row_lengths)),
+        "dither_decode": (
+            ops.dither_decode,
+            (chunks, starts, runs, keys[:2], steps, tables, 1, torch.zeros(300), True),
+        ),
+        "decode_codes": (ops.decode_codes, (chunks, starts, phases, counts, tables, 5, 1)),
         "checksum": (ops.checksum, (torch.zeros(64, dtype=torch.uint8),)),
     }
 
