@@ -26,6 +26,7 @@ class Traits:
     unbiased: bool  # E[Q(x)] = x for every finite x
     scale_equivariant: bool = True  # Q(2^k x) = 2^k Q(x) for the same random numbers
     exact: bool = False  # Q(x) = x to the bit: nothing is left for error feedback
+    joint: bool = False  # what becomes of a segment depends on the others of its message
 
 
 @dataclass(frozen=True, kw_only=True)

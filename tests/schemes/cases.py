@@ -5,6 +5,7 @@ from thinwire import (
     QSGD,
     BinGradB,
     BinGradPB,
+    Dithered,
     Linear,
     LloydMax,
     MinMax,
@@ -34,5 +35,7 @@ CASES = [
     MinMax(levels=2, level_dtype="bfloat16"),
     Linear(),
     Linear(levels=4, level_dtype="bfloat16"),
+    Dithered(),
+    Dithered(bits=1.0, weighting="global"),
     NoCompression(),
 ]

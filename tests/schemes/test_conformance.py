@@ -72,7 +72,7 @@ def test_zeros_decode_to_exact_zeros_beside_other_blocks(scheme, dtype):
     assert not torch.isnan(y).any()
 
 
-@all_cases
+@leveled_cases
 @pytest.mark.parametrize("value", [1.0, -3.25, 2.0**-100, 2.0**100])
 def test_constant_blocks_come_back_exactly(scheme, value):
     if isinstance(scheme, thinwire.QSGD) and scheme.norm == "l2":
@@ -89,7 +89,7 @@ def test_fewer_distinct_values_than_levels(scheme):
         assert torch.equal(y, torch.tensor([1.0, 2.0] * 50))
 
 
-@leveled_cases
+@all_cases
 def test_power_of_two_scaling_commutes(scheme):
     if not scheme.traits.scale_equivariant:
         pytest.skip("not declared")
@@ -146,6 +146,15 @@ def test_codes_follow_positions_not_neighbours(scheme):
         (lambda: thinwire.TernGrad(clip=float("nan")), "clip"),
         (lambda: thinwire.TernGrad(clip="2"), "clip"),
         (lambda: thinwire.TernGrad(clip=10**400), "clip"),
+        (lambda: thinwire.Dithered(bits=0.1), "bits"),
+        (lambda: thinwire.Dithered(bits=True), "bits"),
+        (lambda: thinwire.Dithered(bits=float("nan")), "bits"),
+        (lambda: thinwire.Dithered(bits=None), "either"),
+        (lambda: thinwire.Dithered(bits=3, step=0.5), "either"),
+        (lambda: thinwire.Dithered(step=0), "step"),
+        (lambda: thinwire.Dithered(weighting="layer"), "weighting"),
+        (lambda: thinwire.Dithered(weighting={}), "weighting"),
+        (lambda: thinwire.Dithered(weighting={"w": 0}), "weight of 'w'"),
         (lambda: from_spec("orc-9"), "orq"),
         (lambda: from_spec("orq-" + "9" * 5000), "unknown method"),
         (lambda: from_spec("signsgd-3"), "no option 'levels'"),

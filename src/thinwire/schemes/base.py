@@ -19,15 +19,7 @@ __all__ = ["Plan", "Scheme", "check_integer"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was decided before a code is written. Scope: block.
-
-    Args:
-        sent: what travels, `[blocks, parameters]` in the group's level dtype.
-        levels: what the receiver will see, float32 `[blocks, s]`, representable in the segments' dtype.
-    """
-
-    sent: Tensor
-    levels: Tensor
+    """What was decided before a code is written; each kind of method has its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +27,7 @@ class Scheme(ABC):
     """A method by name. Equal schemes encode alike; segments of one scheme and dtype are encoded as one group."""
 
     method: ClassVar[str]
+    number: ClassVar[str] = "levels"  # the option that a number at the end of the short name sets
     elastic: ClassVar[bool] = False  # parts may be shorter than `part_bytes` says; otherwise they are exactly that
 
     @property

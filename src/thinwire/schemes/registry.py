@@ -9,6 +9,7 @@ from typing import Any
 
 from thinwire.errors import SchemeError
 from thinwire.schemes.base import Scheme
+from thinwire.schemes.dithered import Dithered
 from thinwire.schemes.evenly_spaced import QSGD, MinMax, TernGrad
 from thinwire.schemes.linear import Linear
 from thinwire.schemes.none import NoCompression
@@ -16,21 +17,32 @@ from thinwire.schemes.optimal import LloydMax, Optimal
 from thinwire.schemes.orq import ORQ
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
-__all__ = ["METHODS", "NAMES", "from_options", "from_spec"]
+__all__ = ["METHODS", "from_options", "from_spec"]
 
 METHODS: dict[str, type[Scheme]] = {
     scheme.method: scheme
-    for scheme in (ORQ, Optimal, BinGradPB, BinGradB, LloydMax, SignSGD, TernGrad, QSGD, MinMax, Linear, NoCompression)
+    for scheme in (
+        ORQ,
+        Optimal,
+        BinGradPB,
+        BinGradB,
+        LloydMax,
+        SignSGD,
+        TernGrad,
+        QSGD,
+        MinMax,
+        Linear,
+        Dithered,
+        NoCompression,
+    )
 }
 
 _SHORTHANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp32": ("none", {}),
     "qsgd-l2": ("qsgd", {"norm": "l2"}),
-    "optimal-tensor": ("optimal", {"block_size": None}),
+    "dithered-global": ("dithered", {"weighting": "global"}),
     "terngrad-noclip": ("terngrad", {"clip": None}),
 }
-NAMES = (*METHODS, *_SHORTHANDS)
-"""What `from_spec` reads before a level count."""
 
 
 def from_options(method: str, options: Mapping[str, Any]) -> Scheme:
@@ -51,19 +63,20 @@ def from_options(method: str, options: Mapping[str, Any]) -> Scheme:
 
 
 def from_spec(text: str, **options: Any) -> Scheme:
-    """Read a short name such as "orq-9", "signsgd", "qsgd-l2-5" or "fp32"; further options by name.
+    """Read a short name such as "orq-9", "dithered-2", "signsgd", "qsgd-l2-5" or "fp32"; further options by name.
 
     Raises:
         SchemeError: as from_options.
     """
-    name, levels = text.strip().lower(), {}
-    match = re.fullmatch(r"(.+?)-([0-9]{1,6})", name)
+    name, number = text.strip().lower(), None
+    match = re.fullmatch(r"(.+?)-([0-9]{1,6}(?:\.[0-9]{1,6})?)", name)
     if match:
-        name, levels = match[1], {"levels": int(match[2])}
+        name, number = match[1], float(match[2]) if "." in match[2] else int(match[2])
     method, implied = _SHORTHANDS.get(name, (name, {}))
     if method not in METHODS:
         raise SchemeError(
-            f"unknown method {text!r}: choose one of {', '.join(NAMES)}, "
-            "with a level count where it has one, as in orq-9"
+            f"unknown method {text!r}: choose one of {', '.join([*METHODS, *_SHORTHANDS])}, "
+            "with a level count where it has one, as in orq-9, or bits a value, as in dithered-2"
         )
-    return from_options(method, {**implied, **levels, **options})
+    given = {} if number is None else {METHODS[method].number: number}
+    return from_options(method, {**implied, **given, **options})
