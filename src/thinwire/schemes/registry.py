@@ -17,7 +17,7 @@ from thinwire.schemes.optimal import LloydMax, Optimal
 from thinwire.schemes.orq import ORQ
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
-__all__ = ["METHODS", "from_options", "from_spec"]
+__all__ = ["METHODS", "NAMES", "from_options", "from_spec"]
 
 METHODS: dict[str, type[Scheme]] = {
     scheme.method: scheme
@@ -41,8 +41,11 @@ _SHORTHANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp32": ("none", {}),
     "qsgd-l2": ("qsgd", {"norm": "l2"}),
     "dithered-global": ("dithered", {"weighting": "global"}),
+    "optimal-tensor": ("optimal", {"block_size": None}),
     "terngrad-noclip": ("terngrad", {"clip": None}),
 }
+NAMES = (*METHODS, *_SHORTHANDS)
+"""What `from_spec` reads before a level count."""
 
 
 def from_options(method: str, options: Mapping[str, Any]) -> Scheme:
@@ -75,7 +78,7 @@ def from_spec(text: str, **options: Any) -> Scheme:
     method, implied = _SHORTHANDS.get(name, (name, {}))
     if method not in METHODS:
         raise SchemeError(
-            f"unknown method {text!r}: choose one of {', '.join([*METHODS, *_SHORTHANDS])}, "
+            f"unknown method {text!r}: choose one of {', '.join(NAMES)}, "
             "with a level count where it has one, as in orq-9, or bits a value, as in dithered-2"
         )
     given = {} if number is None else {METHODS[method].number: number}
