@@ -26,7 +26,7 @@ from thinwire import kernels, schemes
 from thinwire.collectives import ALGORITHMS
 from thinwire.errors import LabError, SchemeError, ThinwireError
 from thinwire.lab import frontier as frontiers
-from thinwire.lab.compare import collect, markdown, plan, table
+from thinwire.lab.compare import collect, markdown, plan, table, unfinished
 from thinwire.lab.config import SCHEDULES, RunConfig
 from thinwire.lab.data import DATASETS
 from thinwire.lab.extra import require
@@ -193,6 +193,9 @@ def compare(
     threads: Threads = _DEFAULTS.threads,
     out: Annotated[Path | None, typer.Option(help="Folder for everything. [default: runs/compare-DATA-MODEL]")] = None,
     overwrite: Overwrite = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep finished runs of the same options in the folder; do the others.")
+    ] = False,
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Also write the table to this file, in Markdown.")
     ] = None,
@@ -202,14 +205,18 @@ def compare(
     with _asked_for():
         if torchrun_workers() is not None:
             raise LabError("compare starts its workers itself: run it without torchrun")
+        if overwrite and resume:
+            raise LabError("--overwrite replaces earlier runs and --resume keeps them: give one of them")
         names = _names(methods)
         options = {"block_size": block_size, "level_dtype": level_dtype}
         base = _config({**given, **dict.fromkeys(options), "method": "none"})
         out = out or Path("runs") / f"compare-{data}-{model}"
-        jobs = plan(base, names, options, seeds=seeds, out=out, overwrite=overwrite)
+        jobs = plan(base, names, options, seeds=seeds, out=out, overwrite=overwrite, resume=resume)
+        waiting = unfinished(jobs)
     with _done():
-        with _Display(base) as display:
-            launch(jobs, display)
+        if waiting:
+            with _Display(base) as display:
+                launch(waiting, display)
         results = collect(jobs, out)
         write_report(results, out / "report.html")
         if markdown_file is not None:
