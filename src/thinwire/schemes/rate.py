@@ -55,21 +55,27 @@ def find_step(
         budget: bits.
         measure: bits at a step in 1/4096 octaves, all of them counted, expected over the dither.
     Returns:
-        A step at which `measure` is at most the budget, and seldom less than 0.999 of it, unless the loudest run asks
-        for more.
+        A step at which `measure` is seldom more than the budget or less than 0.999 of it, unless the loudest run asks
+        for a coarser one.
     """
     least = energies.least_step(weights)
-    most = least + (_COARSEST + 16) * OCTAVE
+    low, high = least, least + (_COARSEST + 16) * OCTAVE
+    found = high
     predict = _prediction(energies, weights, curve)
-    step = round(_meet(predict, budget, least, most))
-    best = most
+    model, last = predict, None
     for _ in range(_TRIES):
+        step = round(_meet(model, (1 - _SHORT / 3) * budget if last else budget, low, high))
         bits = measure(step)
-        if bits <= budget:
-            best = min(best, step)
-            if bits >= (1 - _SHORT) * budget or step == least:
-                return best
         missed = bits - predict(step)
-        following = round(_meet(predict, (1 - _SHORT / 3) * budget - missed, least, most))
-        step = following if following != step else step + (1 if bits > budget else -1)
-    return best
+        found = step
+        low, high = (step + 1, high) if bits > budget else (low, step)
+        if low >= high or (1 - _SHORT) * budget <= bits <= budget:
+            break
+        slope = (missed - last[1]) / (step - last[0]) if last else 0.0
+        model, last = _corrected(predict, step, missed, slope), (step, missed)
+    return found
+
+
+def _corrected(predict: Callable[[float], float], step: int, missed: float, slope: float) -> Callable[[float], float]:
+    """The prediction plus what it missed at a step, and how that grows."""
+    return lambda at: predict(at) + missed + slope * (at - step)

@@ -153,7 +153,7 @@ def _quantize(values, start, count, inverse, bits, codes):
 def _encode_chunk(values, table, keys, inverse, classes, first, stop, tables, buffer):
     """Runs first .. stop - 1: where in the buffer the chunk begins, or -1."""
     bounds, _, limits, map_bounds, _, map_limits = tables
-    states, edges = np.full(LANES, STATE_LEAST, dtype=np.uint64), np.empty(RUN, dtype=np.int64)
+    states, edges = np.full(LANES, STATE_LEAST, dtype=np.uint64), np.empty(RUN, dtype=np.int32)
     bits, phases, codes = np.empty(RUN, dtype=np.int32), np.empty(RUN, dtype=np.int32), np.empty(RUN, dtype=np.int32)
     at = len(buffer)
     for run in range(stop - 1, first - 1, -1):
@@ -163,9 +163,9 @@ def _encode_chunk(values, table, keys, inverse, classes, first, stop, tables, bu
         if class_ >= SCALED:
             _draw(table[run, POSITION], keys[run], bits, phases)
             _quantize(values, table[run, START], count, inverse[run], bits, codes)
-            row, low_bits = row_and_low_bits(class_, len(bounds))
+            row, low_bits = row_and_low_bits(class_, len(limits) // 2)
             at = encode_run(
-                codes, phases, count, low_bits, bounds[row], limits[row], LOG_PHASES, edges, states, buffer, at
+                codes, phases, 0, count, low_bits, row, bounds, limits, LOG_PHASES, edges, states, buffer, at
             )
             if at < 0:
                 return -1
@@ -233,9 +233,9 @@ def _decode_chunk(words, at, stop, table, keys, steps, first, last, tables, tota
             _put_constant(0.0 if class_ == ZEROS else np.nan, start, count, total, add)
             continue
         _draw(table[run, POSITION], keys[run], bits, phases)
-        row, low_bits = row_and_low_bits(class_, len(bounds))
+        row, low_bits = row_and_low_bits(class_, len(limits) // 2)
         at = decode_run(
-            phases, count, low_bits, bounds[row], boundary[row], limits[row], LOG_PHASES, states, words, at, stop, codes
+            phases, 0, count, low_bits, row, bounds, boundary, limits, LOG_PHASES, states, words, at, stop, codes
         )
         _put_run(codes, bits, start, count, steps[run], total, add)
     return ended(states, at, stop)

@@ -81,7 +81,7 @@ def encode_class(class_, before, bounds, limits, states, words, at):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _encode_value(code, phase, lane, low_bits, bounds, low, high, log_phases, states, words, at):
+def _encode_value(code, phase, lane, low_bits, bounds, origin, low, high, log_phases, states, words, at):
     """Any value, escapes and low bits included."""
     for piece in range((low_bits + 7) // 8 - 1, -1, -1):
         width = min(8, low_bits - 8 * piece)
@@ -93,19 +93,19 @@ def _encode_value(code, phase, lane, low_bits, bounds, low, high, log_phases, st
         for _ in range(beyond // LARGEST_DIGIT):
             at = _put_plain(states, lane, LARGEST_DIGIT, 4, words, at)
         edge += (beyond if edge < low else -beyond) << log_phases
-    first = np.int64(bounds[edge])
-    return _put(states, lane, first, np.int64(bounds[edge + (1 << log_phases)]) - first, words, at)
+    first = np.int64(bounds[origin + edge])
+    return _put(states, lane, first, np.int64(bounds[origin + edge + (1 << log_phases)]) - first, words, at)
 
 
-@njit(inline="always")
-def _encode_rows(edges, count, bounds, stride, states, words, at):
+@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
+def _encode_rows(edges, count, bounds, origin, stride, states, words, at):
     """Whole rows of 8 values that do not escape, the last row first."""
     for row in range(count - LANES, -1, -LANES):
         for i in range(LANES):
             lane = LANES - 1 - i
-            edge = load(edges, row + lane)
-            first = _U(load(bounds, edge))
-            frequency = _U(load(bounds, edge + stride)) - first
+            edge = np.int64(load(edges, row + lane))
+            first = _U(load(bounds, origin + edge))
+            frequency = _U(load(bounds, origin + edge + stride)) - first
             x = states[lane]
             emit = _U(x >= frequency << _20)
             store(words, at - 1, np.uint16(x & _WORD))
@@ -116,31 +116,43 @@ def _encode_rows(edges, count, bounds, stride, states, words, at):
     return at
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def encode_run(codes, phases, count, low_bits, bounds, limits, log_phases, edges, states, words, at):
+@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
+def _find_edges(codes, phases, begin, count, low, high, log_phases, edges):
+    """Where each code begins; whether none escapes."""
+    outside = np.int32(0)
+    span = np.uint32(high - low)
+    for j in range(count):
+        edge = np.int32((load(codes, begin + j) << log_phases) - load(phases, begin + j) + np.int32(CENTER - 1))
+        store(edges, j, edge)
+        outside |= np.int32(np.uint32(edge - low) >= span)
+    return outside == 0
+
+
+@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
+def encode_run(codes, phases, begin, count, low_bits, row, bounds, limits, log_phases, edges, states, words, at):
     """Code a run's values backwards: `at` afterwards, or -1 if a code is too far out.
 
     Args:
-        codes, phases: int32 of 256.
-        bounds, limits: of the run's row.
-        edges: int64 of 256, scratch.
+        codes, phases: int32, the run's from `begin` on; codes within 2^30 of zero.
+        row: the run's in the tables.
+        bounds, limits: the tables' rows back to back.
+        edges: int32 of 256, scratch.
         states: uint64 `[8]`.
         words: uint16; before `at` there is room for a run.
     """
-    low, high = np.int64(limits[0]), np.int64(limits[1])
-    least, most, nearest, farthest = low, low, 0, 0
-    for j in range(count):
-        code = np.int64(codes[j]) >> low_bits
-        edge = (code << log_phases) - (np.int64(phases[j]) >> low_bits) - 1 + CENTER
-        edges[j] = edge
-        least, most = min(least, edge), max(most, edge)
-        nearest, farthest = min(nearest, code), max(farthest, code)
-    if max(farthest, -nearest) > FARTHEST:
-        return -1
-    whole = count & ~(LANES - 1) if low_bits == 0 and least >= low and most < high else 0
+    low, high, origin = np.int32(load(limits, 2 * row)), np.int32(load(limits, 2 * row + 1)), row * _WIDTH
+    whole = 0
+    if low_bits == 0 and _find_edges(codes, phases, begin, count, low, high, np.int32(log_phases), edges):
+        whole = count & ~(LANES - 1)
+    else:
+        for j in range(begin, begin + count):
+            if abs(np.int64(codes[j]) >> low_bits) > FARTHEST:
+                return -1
     for j in range(count - 1, whole - 1, -1):
-        at = _encode_value(codes[j], phases[j], j % LANES, low_bits, bounds, low, high, log_phases, states, words, at)
-    return _encode_rows(edges, whole, bounds, 1 << log_phases, states, words, at)
+        code, phase = np.int64(codes[begin + j]), np.int64(phases[begin + j])
+        lane = j % LANES
+        at = _encode_value(code, phase, lane, low_bits, bounds, origin, low, high, log_phases, states, words, at)
+    return _encode_rows(edges, whole, bounds, origin, 1 << log_phases, states, words, at)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -157,34 +169,22 @@ def finish(states, words, at):
 def _encode_chunk(codes, phases, counts, classes, first, stop, end, tables, log_phases, buffer):
     """Runs first .. stop - 1 of a chunk, whose values end at `end`: where in the buffer it begins, or -1."""
     bounds, _, limits, map_bounds, _, map_limits = tables
-    states, edges = np.full(LANES, STATE_LEAST, dtype=np.uint64), np.empty(RUN, dtype=np.int64)
+    states, edges = np.full(LANES, STATE_LEAST, dtype=np.uint64), np.empty(RUN, dtype=np.int32)
     at = len(buffer)
     for run in range(stop - 1, first - 1, -1):
         if at < ROOM:
             return -1
         class_, count = np.int64(classes[run]), counts[run]
-        begin = end - count
+        end -= count
         if class_ >= SCALED:
-            row, low_bits = row_and_low_bits(class_, len(bounds))
-            part = slice(begin, end)
+            row, low_bits = row_and_low_bits(class_, len(limits) // 2)
             at = encode_run(
-                codes[part],
-                phases[part],
-                count,
-                low_bits,
-                bounds[row],
-                limits[row],
-                log_phases,
-                edges,
-                states,
-                buffer,
-                at,
+                codes, phases, end, count, low_bits, row, bounds, limits, log_phases, edges, states, buffer, at
             )
             if at < 0:
                 return -1
         before = np.int64(classes[run - 1]) if run > first else FIRST_CLASS
         at = encode_class(class_, before, map_bounds, map_limits, states, buffer, at)
-        end = begin
     return finish(states, buffer, at)
 
 
@@ -200,16 +200,9 @@ def _encode_chunks(codes, phases, counts, ends, classes, tables, log_phases, chu
 
 
 def flat_tables(tables: list[Tensor]) -> tuple[np.ndarray, ...]:
-    """Tables as the kernels take them: uint16, but for the limits."""
-    bounds, boundary, limits, *of_map = (t.numpy() for t in tables)
-    return (
-        bounds.view(np.uint16),
-        boundary.view(np.uint16),
-        limits,
-        of_map[0].view(np.uint16),
-        of_map[1].view(np.uint16),
-        of_map[2],
-    )
+    """Tables as the kernels take them: uint16, but for the limits; rows back to back, since views of them cost time."""
+    flat = [t.numpy().reshape(-1) for t in tables]
+    return tuple(a.view(np.uint16) if a.dtype == np.int16 else a for a in flat)
 
 
 def encode_codes(
@@ -294,14 +287,14 @@ def _take_escape(states, lane, words, at, stop):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _decode_value(phase, lane, low_bits, bounds, boundary, low, high, log_phases, states, words, at, stop):
+def _decode_value(phase, lane, low_bits, row, bounds, boundary, limits, log_phases, states, words, at, stop):
     """Any value, escapes and low bits included, and where the next word is: past `stop` if that was too far."""
-    last = np.int64(boundary[states[lane] & _SLOT])
-    shifted = (phase >> low_bits) + 1 - CENTER
-    edge = last - ((last + shifted) & ((1 << log_phases) - 1))
-    first = np.int64(bounds[edge])
-    at = _take(states, lane, first, np.int64(bounds[edge + (1 << log_phases)]) - first, words, at, stop)
-    code = (edge + shifted) >> log_phases
+    shifted, low, high = (phase >> low_bits) + 1 - CENTER, limits[2 * row], limits[2 * row + 1]
+    begins = (np.int64(boundary[row * TOTAL + np.int64(states[lane] & _SLOT)]) + shifted) & -(1 << log_phases)
+    edge, code = begins - shifted, begins >> log_phases
+    first = np.int64(bounds[row * _WIDTH + edge])
+    frequency = np.int64(bounds[row * _WIDTH + edge + (1 << log_phases)]) - first
+    at = _take(states, lane, first, frequency, words, at, stop)
     if edge < low or edge >= high:
         beyond, at = _take_escape(states, lane, words, at, stop)
         code += -beyond if edge < low else beyond
@@ -312,50 +305,58 @@ def _decode_value(phase, lane, low_bits, bounds, boundary, low, high, log_phases
     return code, at
 
 
-@njit(inline="always")
-def _decode_rows(phases, count, bounds, boundary, low, high, log_phases, states, words, at, stop, codes):
+@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
+def _decode_rows(phases, begin, count, row, bounds, boundary, limits, log_phases, states, words, at, stop, codes):
     """Whole rows of 8 values, as long as the words surely suffice: how many values, and where the next word is."""
-    stride, cell, span = _U(1) << _U(log_phases), np.int64((1 << log_phases) - 1), np.int64(high - low)
-    row = 0
-    while row + LANES <= count and stop - at >= SURE:
+    stride, mask = np.int64(1 << log_phases), np.int64(-(1 << log_phases))
+    low, high = np.int64(load(limits, 2 * row)), np.int64(load(limits, 2 * row + 1))
+    origin, slots, span = row * _WIDTH, row * TOTAL, _U(high - low)
+    done = 0
+    while done + LANES <= count and stop - at >= SURE:
         for lane in range(LANES):
             x = states[lane]
             slot = x & _SLOT
-            last = np.int64(load(boundary, slot))
-            shifted = np.int64(load(phases, row + lane)) + (1 - CENTER)
-            edge = last - ((last + shifted) & cell)
-            first = _U(load(bounds, edge))
-            x = (_U(load(bounds, edge + np.int64(stride))) - first) * (x >> _12) + slot - first
+            shifted = np.int64(load(phases, begin + done + lane)) + (1 - CENTER)
+            begins = (np.int64(load(boundary, slots + np.int64(slot))) + shifted) & mask
+            edge = begins - shifted
+            first = _U(load(bounds, origin + edge))
+            x = (_U(load(bounds, origin + edge + stride)) - first) * (x >> _12) + (slot - first)
             take = _U(x < _STATE)
             x = (x << (take << _U(4))) | (_U(load(words, at)) & (_U(0) - take))
             at += np.int64(take)
             states[lane] = x
-            code = (edge + shifted) >> log_phases
-            if _U(edge - low) >= _U(span):
+            code = begins >> log_phases
+            if _U(edge - low) >= span:
                 beyond, at = _take_escape(states, lane, words, at, stop)
                 code += -beyond if edge < low else beyond
-            store(codes, row + lane, np.int32(code))
-        row += LANES
-    return row, at
+            store(codes, begin + done + lane, np.int32(code))
+        done += LANES
+    return done, at
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def decode_run(phases, count, low_bits, bounds, boundary, limits, log_phases, states, words, at, stop, codes):
+@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
+def decode_run(
+    phases, begin, count, low_bits, row, bounds, boundary, limits, log_phases, states, words, at, stop, codes
+):
     """Decode a run's values: where the next word is, past `stop` if that was too far.
 
     Args:
-        phases: int32 of 256.
-        bounds, boundary, limits: of the run's row.
-        codes: int32 of 256, the result.
+        phases: int32, the run's from `begin` on.
+        row: the run's in the tables.
+        bounds, boundary, limits: the tables' rows back to back.
+        codes: int32, the result, from `begin` on.
     """
-    low, high, done = np.int64(limits[0]), np.int64(limits[1]), 0
+    done = 0
     if low_bits == 0:
-        done, at = _decode_rows(phases, count, bounds, boundary, low, high, log_phases, states, words, at, stop, codes)
-    for j in range(done, count):
-        code, at = _decode_value(
-            np.int64(phases[j]), j % LANES, low_bits, bounds, boundary, low, high, log_phases, states, words, at, stop
+        done, at = _decode_rows(
+            phases, begin, count, row, bounds, boundary, limits, log_phases, states, words, at, stop, codes
         )
-        codes[j] = code
+    for j in range(done, count):
+        phase, lane = np.int64(phases[begin + j]), j % LANES
+        code, at = _decode_value(
+            phase, lane, low_bits, row, bounds, boundary, limits, log_phases, states, words, at, stop
+        )
+        codes[begin + j] = code
     return at
 
 
@@ -372,12 +373,25 @@ def _decode_chunk(words, at, stop, phases, counts, first, last, begins, tables, 
         if before < 0:
             return False
         classes[run], count = before, counts[run]
-        part = slice(begins, begins + count)
-        codes[part] = 0
+        codes[begins : begins + count] = 0
         if before >= SCALED:
-            row, low_bits = row_and_low_bits(before, len(bounds))
-            table = (bounds[row], boundary[row], limits[row])
-            at = decode_run(phases[part], count, low_bits, *table, log_phases, states, words, at, stop, codes[part])
+            row, low_bits = row_and_low_bits(before, len(limits) // 2)
+            at = decode_run(
+                phases,
+                begins,
+                count,
+                low_bits,
+                row,
+                bounds,
+                boundary,
+                limits,
+                log_phases,
+                states,
+                words,
+                at,
+                stop,
+                codes,
+            )
         begins += count
     return ended(states, at, stop)
 
