@@ -5,6 +5,7 @@ from thinwire import (
     QSGD,
     BinGradB,
     BinGradPB,
+    DeadZone,
     Dithered,
     Linear,
     LloydMax,
@@ -37,5 +38,7 @@ CASES = [
     Linear(levels=4, level_dtype="bfloat16"),
     Dithered(),
     Dithered(bits=1.0, weighting="global"),
+    DeadZone(),
+    DeadZone(bits=3.0, weighting="global"),
     NoCompression(),
 ]

@@ -1,6 +1,7 @@
 """Methods by name, each a frozen dataclass with pure plan, encode and decode."""
 
 from thinwire.schemes.base import Plan, Scheme
+from thinwire.schemes.deadzone import DeadZone
 from thinwire.schemes.dithered import Dithered
 from thinwire.schemes.evenly_spaced import QSGD, MinMax, TernGrad
 from thinwire.schemes.group import Group, partition
@@ -19,6 +20,7 @@ __all__ = [
     "QSGD",
     "BinGradB",
     "BinGradPB",
+    "DeadZone",
     "Dithered",
     "Group",
     "LeveledScheme",

@@ -7,7 +7,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from thinwire.schemes.group import Group
 from thinwire.schemes.rate import find_step
 from thinwire.types import Key, Message
 
-__all__ = ["CodedScheme", "GridPlan"]
+__all__ = ["CodedScheme", "GridPlan", "check_decoded", "check_number", "tables_of"]
 
 _HEAD = struct.Struct("<iBBH")
 _STATES = 8 * 24  # bits that a chunk takes beyond its codes, on average
@@ -57,6 +57,24 @@ class GridPlan(Plan):
         return segment_steps(self.step, self.weights)[self.energies.owner]
 
 
+class Received(NamedTuple):
+    """What a group's parts say.
+
+    Args:
+        steps: each run's, float64 `[runs]`.
+        shape, map_: which of the book's rows.
+        side: the method's own bytes.
+        words, starts: as kernels/entropy's decode_codes takes them.
+    """
+
+    steps: Tensor
+    shape: int
+    map_: int
+    side: bytes
+    words: Tensor
+    starts: Tensor
+
+
 @dataclass(frozen=True, kw_only=True)
 class CodedScheme(Scheme):
     """Runs of 256 values by scale class, one grid for all segments of a group; see the subclasses for the options."""
@@ -66,6 +84,7 @@ class CodedScheme(Scheme):
 
     elastic: ClassVar[bool] = True
     number: ClassVar[str] = "bits"
+    side_bytes: ClassVar[int] = 0  # that the method adds to its scales
 
     def __post_init__(self) -> None:
         if self.bits is not None:
@@ -94,7 +113,7 @@ class CodedScheme(Scheme):
         if not group.values:
             return {"scales": 0, "codes": 0}
         segments = len(group.places)
-        scales = _HEAD.size + (0 if self.weighting == "global" else 2 * segments)
+        scales = _HEAD.size + self.side_bytes + (0 if self.weighting == "global" else 2 * segments)
         started = _STARTED + _BEGUN * segments
         wrapped = started + scales + _WRAPPED + len(json.dumps(self.options())) + _LISTED * segments
         bytes_ = int(self._rate * group.values) // 8
@@ -115,8 +134,8 @@ class CodedScheme(Scheme):
     @abstractmethod
     def _code(
         self, message: Message, group: Group, plan: GridPlan, classes: Tensor, map_: int, key: Key, room: int
-    ) -> tuple[Tensor, Tensor]:
-        """The chunks' words and lengths, as kernels/entropy's encode_codes returns them."""
+    ) -> tuple[Tensor, Tensor, bytes]:
+        """The chunks' words and lengths, as kernels/entropy's encode_codes returns them, and `side_bytes` bytes."""
 
     def plan(self, message: Message, group: Group) -> GridPlan:
         energies, segments = Energies.of(message, group), len(group.places)
@@ -161,7 +180,7 @@ class CodedScheme(Scheme):
             classes = plan.energies.classes(step, plan.weights)
             map_ = int(map_bits(classes.numpy(), chunk_runs(len(classes))).argmin())
             room = min(2 * RUN * chunk_runs(len(classes)), 2 * group.values + len(classes)) + 2 * ROOM
-            words, lengths = self._code(message, group, plan, classes.to(message.device), map_, key, room)
+            words, lengths, side = self._code(message, group, plan, classes.to(message.device), map_, key, room)
             excess = _joined_bytes(lengths) - most
             if excess <= 0:
                 break
@@ -169,11 +188,11 @@ class CodedScheme(Scheme):
             step += coarser  # until a code is hardly more than its class: see _FEWEST
         head = _HEAD.pack(step, plan.shape, map_, 0)
         sent = b"" if self.weighting == "global" else plan.weights.astype("<i2").tobytes()
-        scales = torch.frombuffer(bytearray(head + sent), dtype=torch.uint8).to(message.device)
+        scales = torch.frombuffer(bytearray(head + side + sent), dtype=torch.uint8).to(message.device)
         return [scales, _joined(words, lengths)]
 
-    def _read(self, parts: list[Tensor], group: Group, device: torch.device) -> tuple[Tensor, int, int, Tensor, Tensor]:
-        """Each run's step, shape and map, and the chunks' words and where they start.
+    def _read(self, parts: list[Tensor], group: Group, device: torch.device) -> Received:
+        """Read both parts.
 
         Raises:
             MalformedFrameError: parts that no encoder makes.
@@ -192,11 +211,13 @@ class CodedScheme(Scheme):
         good = int(lengths.sum()) == len(words) and shape < len(SHAPES) and map_ < len(MAPS) and reserved == 0
         if not good or abs(step) > 1 << 20:
             raise MalformedFrameError(f"frame: {self.method} scales or chunk lengths that no encoder writes")
-        weights = np.frombuffer(octets, "<i2", offset=_HEAD.size)
+        weights = np.frombuffer(octets, "<i2", offset=_HEAD.size + self.side_bytes)
         weights = weights if len(weights) else np.zeros(len(group.places), np.int16)
         owner = group.blocks(RUN, device)[1]
         steps = torch.from_numpy(segment_steps(step, weights)).to(device)[owner]
-        return steps, shape, map_, words, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        side = octets[_HEAD.size : _HEAD.size + self.side_bytes]
+        starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        return Received(steps, shape, map_, side, words, starts)
 
 
 def check_decoded(method: str, good: Tensor) -> None:

@@ -26,6 +26,7 @@ OCTAVE = 4096
 WEIGHT_OCTAVE = 128
 _WIDEST = 16  # octaves between the step and the root mean square of the loudest run: the step is not less than that
 _BITS = 96
+_FLATNESS = np.array([0.790, 0.767, 0.730])  # below each of these a law with a wider spread of scales suits better
 
 
 @functools.cache
@@ -106,6 +107,10 @@ class Energies:
         weights = self.counts * self.loud
         ratio = self.magnitudes / np.sqrt(np.where(self.loud, self.squares * self.counts, 1.0))
         return float((ratio * weights).sum() / max(weights.sum(), 1))
+
+    def shape(self) -> int:
+        """Which of the book's laws suits the values."""
+        return int((self.flatness() < _FLATNESS).sum())
 
     def least_step(self, weights: np.ndarray) -> int:
         """The least step, in 1/4096 octaves, at which the loudest run can be coded."""

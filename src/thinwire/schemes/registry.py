@@ -9,6 +9,7 @@ from typing import Any
 
 from thinwire.errors import SchemeError
 from thinwire.schemes.base import Scheme
+from thinwire.schemes.deadzone import DeadZone
 from thinwire.schemes.dithered import Dithered
 from thinwire.schemes.evenly_spaced import QSGD, MinMax, TernGrad
 from thinwire.schemes.linear import Linear
@@ -33,6 +34,7 @@ METHODS: dict[str, type[Scheme]] = {
         MinMax,
         Linear,
         Dithered,
+        DeadZone,
         NoCompression,
     )
 }
@@ -41,6 +43,7 @@ _SHORTHANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp32": ("none", {}),
     "qsgd-l2": ("qsgd", {"norm": "l2"}),
     "dithered-global": ("dithered", {"weighting": "global"}),
+    "deadzone-global": ("deadzone", {"weighting": "global"}),
     "optimal-tensor": ("optimal", {"block_size": None}),
     "terngrad-noclip": ("terngrad", {"clip": None}),
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 from thinwire.kernels.entropy.book import CENTER, CLASSES, LENGTH_UNIT, LOG_PHASES, MAPS, QUIETEST, TOTAL, book
 from thinwire.kernels.entropy.reference import FIRST_CLASS, LARGEST_CLASS
 
-__all__ = ["map_bits", "mean_lengths"]
+__all__ = ["code_lengths", "map_bits", "mean_lengths"]
 
 _PHASES = 1 << LOG_PHASES
 _CELLS = 2048  # on either side of zero
@@ -30,6 +30,16 @@ def _code_lengths(bounds: np.ndarray, low: int, high: int) -> np.ndarray:
     first = at + np.where(edge < low, beyond, -beyond) * _PHASES
     bits = np.log2(TOTAL / (wide[first + _PHASES] - wide[first]))
     return np.where(inside, bits, bits + 4 * (1 + beyond // 15))
+
+
+def code_lengths(shape: int, phase: int, most: int) -> np.ndarray:
+    """Bits of the codes 0 .. most of one phase under each row of a shape: float64 `[CLASSES, most + 1]`."""
+    scales, found = book().scales, []
+    first = _AROUND - phase - 1
+    for row in range(shape * CLASSES, (shape + 1) * CLASSES):
+        lengths = _code_lengths(scales.bounds[row].numpy(), *scales.limits[row].tolist())
+        found.append(lengths[first : first + _PHASES * most + 1 : _PHASES])
+    return np.stack(found)
 
 
 def _cells(row: int) -> int:
