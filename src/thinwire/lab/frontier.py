@@ -46,7 +46,7 @@ METHODS = tuple(name for name in NAMES if not from_spec(name).traits.exact)
 RANKS = (1, 8, 32)  # over which the mean's error is measured; each divides the last
 BITS = (1.1, 2.0, 3.0, 4.0)  # at which methods are compared; those of 1 bit need up to 0.06 for scales and headers
 _RATES = {  # a method has one of these options, or one rate
-    "levels": (2, 3, 4, 5, 7, 9, 13, 17, 25, 33),
+    "levels": (2, 3, 4, 5, 7, 9, 13, 17),
     "bits": (0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5),
 }
 LIMITS: dict[str, Callable[[float], float]] = {
