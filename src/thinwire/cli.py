@@ -295,7 +295,7 @@ class _Display:
 def _print_table(results: dict[str, Any]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 120
+        console.width = 160
     shown = Table(box=None, pad_edge=False, header_style="bold")
     titles, *rows = table(results)
     for index, title in enumerate(titles):

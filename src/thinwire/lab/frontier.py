@@ -46,7 +46,7 @@ METHODS = tuple(name for name in NAMES if not from_spec(name).traits.exact)
 RANKS = (1, 8, 32)  # over which the mean's error is measured; each divides the last
 BITS = (1.1, 2.0, 3.0, 4.0)  # at which methods are compared; those of 1 bit need up to 0.06 for scales and headers
 _RATES = {  # a method has one of these options, or one rate
-    "levels": (2, 3, 4, 5, 7, 9, 13, 17, 25, 33),
+    "levels": (2, 3, 4, 5, 7, 9, 13, 17),
     "bits": (0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5),
 }
 LIMITS: dict[str, Callable[[float], float]] = {
@@ -221,7 +221,7 @@ def _ideal(bits: float, limit: Callable[[float], float]) -> dict[str, Any]:
 
 
 def average(messages: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Average the messages of each group: geometric means of errors, arithmetic ones of bits and bias.
+    """Average the messages of each group: geometric means of errors, arithmetic ones of bits and of the bias' share.
 
     Returns:
         group -> method -> points.
@@ -243,7 +243,7 @@ def _mean(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "errors": {n: math.exp(statistics.fmean(math.log(point["errors"][n]) for point in points)) for n in counts},
     }
     if "bias" in points[0]:
-        mean["bias"] = statistics.fmean(point["bias"] for point in points)
+        mean["bias share"] = statistics.fmean(point["bias"] / point["errors"]["1"] for point in points)
     return mean
 
 
@@ -304,7 +304,7 @@ def _single_rate(groups: Mapping[str, Any], ranks: int) -> list[list[str]]:
 
 def _biases(groups: Mapping[str, Any]) -> Iterator[list[str]]:
     for name in (name for name in _names(groups) if name not in LIMITS):
-        shares = [max(p["bias"] / p["errors"]["1"] for p in curves[name]) for curves in groups.values()]
+        shares = [max(point["bias share"] for point in curves[name]) for curves in groups.values()]
         yield [name, *(f"{max(share, 0):.3f}" for share in shares)]
 
 
