@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench fuzz clean training
 
 # A stamp, not the folder, says that the installation finished.
 $(VENV)/installed: pyproject.toml
@@ -30,6 +30,17 @@ bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.kernels --values 16777216
 	$(BIN)/python -m benchmarks.first_use
 	$(BIN)/python -m benchmarks.optimal
+
+fuzz: $(VENV)/installed
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-bounds-checked $(BIN)/python -m tests.kernels.fuzz_entropy
+
+# Hours. Each method of TRAINED on three seeds, a network trained by SGD and one by AdamW; what broke off goes on.
+TRAINED ?= fp32,dithered-2,dithered-1,orq-3,terngrad,signsgd+ef,bingrad-b+ef
+TRAINING = $(BIN)/thinwire compare --resume --methods $(TRAINED) --workers 4 --seeds 3 --captures 0
+
+training: $(VENV)/installed
+	$(TRAINING) --data mnist5k --model resnet20 --epochs 6 --lr 0.05 --lr-warmup 63 --out runs/training-resnet --markdown runs/training-resnet.md
+	$(TRAINING) --data stdlib-text --model gpt --epochs 1 --batch-size 16 --out runs/training-gpt --markdown runs/training-gpt.md
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

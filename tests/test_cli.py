@@ -198,7 +198,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
         ("frontier --data cauchy", "unknown data 'cauchy': choose from normal, laplace, lognormal, grads:RUN"),
         ("frontier --data grads:nowhere", "nowhere is no run folder with captured gradients"),
         ("frontier --data ,", "no data"),
-        ("frontier --methods zip", "unknown method 'zip': choose from qsgd"),
+        ("frontier --methods zip", "unknown method 'zip': choose from orq"),
         ("frontier --methods ,", "no method"),
         ("warmup --methods zip", "unknown method 'zip'"),
         ("fly", "fly"),

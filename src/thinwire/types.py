@@ -27,6 +27,7 @@ class Traits:
     nearly_unbiased: bool = False  # E[Q(x)] - x is small beside the error; the method's docstring says how small
     scale_equivariant: bool = True  # Q(2^k x) = 2^k Q(x) for the same random numbers
     exact: bool = False  # Q(x) = x to the bit: nothing is left for error feedback
+    joint: bool = False  # what becomes of a segment depends on the others of its message
 
     @property
     def averages_out(self) -> bool:

@@ -14,23 +14,27 @@ from thinwire.collectives import Channel, all_reduce, average
 from thinwire.errors import ChannelError, MessageError, PeerFailure, UnexpectedFrameError
 from thinwire.schemes import METHODS
 from thinwire.types import Key
-from thinwire.wire import capacity, compose, encode, read
+from thinwire.wire import accumulate, capacity, compose, encode, read
 from workers import Workers, new_group
 
 SCHEMES = [build() for build in METHODS.values()]
 
 
 def mean_of_decoded(ranks: int, scheme: thinwire.schemes.Scheme, key: Key) -> dict[str, torch.Tensor]:
-    """The mean by the long way: each rank's frame made and read here."""
-    frames = [encode(compose(tensors(r), scheme)[0], key.replace(rank=r)) for r in range(ranks)]
-    decoded = [read(frame)[1] for frame in frames]
-    means = {}
-    for index, (name, own) in enumerate(tensors(0).items()):
-        total = torch.zeros(own.shape, dtype=torch.float64)
-        for rank in range(ranks):
-            total = total + decoded[rank][index].to(total.dtype)
-        means[name] = (total / ranks).to(own.dtype)
-    return means
+    """The mean by the long way: each rank's frame made and read here, and the values added one frame after another.
+
+    Values that are between two of a narrow dtype, as dither leaves them, are rounded to it once, after averaging.
+    """
+    total = torch.zeros(sum(own.numel() for own in tensors(0).values()), dtype=torch.float64)
+    for rank in range(ranks):
+        message = compose(tensors(rank), scheme)[0]
+        decoded = torch.zeros_like(total)
+        accumulate(encode(message, key.replace(rank=rank)), message.layout, decoded)
+        total = total + decoded
+    parts = total.split([own.numel() for own in tensors(0).values()])
+    return {
+        name: (part / ranks).to(own.dtype).reshape(own.shape) for part, (name, own) in zip(parts, tensors(0).items())
+    }
 
 
 def mean_job(rank: int, n: int, scheme: thinwire.schemes.Scheme) -> list[bytes]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
+import types
 
 import pytest
 
 from thinwire.collectives import Channel
+from thinwire.collectives import channel as channel_module
 from thinwire.errors import ChannelError
-from workers import Workers
+from workers import Workers, workers
 
 chosen: contextvars.ContextVar[str] = contextvars.ContextVar("chosen", default="nothing")
 
@@ -32,6 +34,27 @@ def order_job(rank: int, n: int) -> None:
 
 def test_jobs_run_one_by_one_in_order_on_one_other_thread(team: Workers) -> None:
     team.run(order_job)
+
+
+def timed_job(rank: int, n: int) -> None:
+    channel = Channel()
+    ticks = iter([10.0, 11.0, 13.0, 14.5, 15.0, 20.0, 20.5, 30.0])  # the clock, each time that it is asked
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channel_module, "time", types.SimpleNamespace(perf_counter=lambda: next(ticks)))
+        with channel.timed("encode"):  # 10 to 20, less 2.5
+            with channel.timed("plan"):  # 11 to 13, and 14.5 to 15
+                pass
+            with pytest.raises(ZeroDivisionError), channel.timed("plan"):
+                raise ZeroDivisionError
+        with channel.timed("decode"):
+            pass
+    channel.close()
+    assert (channel.traffic.plan_seconds, channel.traffic.encode_seconds) == (2.5, 7.5)
+    assert channel.traffic.decode_seconds == 9.5
+
+
+def test_time_within_a_stage_of_another_stage_counts_once() -> None:
+    workers(1).run(timed_job)
 
 
 def context_job(rank: int, n: int) -> None:

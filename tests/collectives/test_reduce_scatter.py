@@ -106,28 +106,6 @@ def test_an_unknown_algorithm_or_an_option_without_effect_is_refused(four: Worke
     four.run(refused_job)
 
 
-def unbiased_job(rank: int, n: int, algorithm: str) -> None:
-    """500 means of the same values: in 50 steps, as 10 parameters."""
-    x = torch.randn(600, generator=torch.Generator().manual_seed(rank))
-    channel = Channel()
-    message, _ = compose([x] * 10, thinwire.QSGD(levels=5, block_size=200))
-    futures = [average(channel, message, Key(seed=9, step=step), algorithm) for step in range(50)]
-    means = torch.stack([future.wait() for future in futures]).double().view(50, 10, 600)
-    true = channel.submit(lambda: channel.link.add(x / n)).wait().double()
-    errors = means - true
-    deviation = errors.flatten(0, 1).std(0) / 500**0.5
-    assert (errors.flatten(0, 1).mean(0).abs() <= 5 * deviation + 1e-6).all()
-    for a, b in ((errors[:, 1:], errors[:, :-1]), (errors[1:], errors[:-1])):  # of two parameters, of two steps
-        together = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]
-        assert abs(together) < 5 / a.numel() ** 0.5
-    channel.close()
-
-
-@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter"])
-def test_the_mean_of_500_means_is_the_true_mean(four: Workers, algorithm: str) -> None:
-    four.run(unbiased_job, algorithm)
-
-
 def pieces_job(rank: int, n: int) -> None:
     """Equal values everywhere: the errors of two pieces, and of the two legs, must not repeat each other."""
     block = torch.randn(2048, generator=torch.Generator().manual_seed(0))
@@ -155,7 +133,8 @@ def traffic_job(rank: int, n: int) -> tuple[int, int]:
     assert traffic.frame_bytes == 2 * (sum(first) + back[rank])
     assert traffic.bytes_sent == 2 * (sum(first) - first[rank] + (n - 1) * back[rank])
     assert traffic.bytes_received == 2 * ((n - 1) * first[rank] + sum(back) - back[rank])
-    assert min(traffic.encode_seconds, traffic.communicate_seconds, traffic.decode_seconds) > 0
+    stages = ("plan", "encode", "communicate", "decode")
+    assert all(getattr(traffic, f"{stage}_seconds") > 0 for stage in stages)
     channel.close()
     return traffic.bytes_sent, traffic.bytes_received
 

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from tests.kernels.coding import book_tables
 from tests.kernels.data import cut, hostile_values
 
 from thinwire import kernels
+from thinwire.kernels.entropy.lengths import mean_lengths
+from thinwire.kernels.entropy.reference import ROOM
 
 
 def cases():
@@ -14,8 +17,15 @@ def cases():
     packed = kernels.quantize(values, levels, table, keys, False)
     codes = kernels.unpack(packed, 5, 300)
     aligned, few = cut([200, 100], 256), torch.tensor([[0, 200, 100, 5], [200, 100, 0, 16]])
-    rotated, sizes = kernels.rotate(values, aligned, keys[:2], 2)
+    rotated, norms = kernels.rotate(values, aligned, keys[:2], 2)
     normal, _ = kernels.quantize_normal(rotated, few)
+    runs, tables, row_lengths = cut([200, 100], 256), book_tables(), mean_lengths(0)
+    classes, steps = torch.full((2,), 34, dtype=torch.uint8), torch.ones(2, dtype=torch.float64)
+    phases, counts = torch.zeros(300, dtype=torch.uint8), runs[:, 1]
+    coded = (codes.to(torch.int32), phases, counts, classes, tables, 5, 1, 3 * ROOM)
+    words, sizes = kernels.entropy.encode_codes(*coded)
+    chunks = torch.cat([row[3 * ROOM - size :] for row, size in zip(words, sizes.tolist())])
+    starts = torch.tensor([0, *sizes.cumsum(0)])
     ops = torch.ops.thinwire
     return {
         "solve_clipped_pair": (ops.solve_clipped_pair, (values, table)),
@@ -31,11 +41,19 @@ def cases():
         "dequantize": (ops.dequantize, (packed, levels, table, torch.zeros(300), True)),
         "round_to_bfloat16": (ops.round_to_bfloat16, (values, 7)),
         "rotate": (ops.rotate, (values, aligned, keys[:2], 2)),
-        "rotate_back": (ops.rotate_back, (rotated, sizes, aligned, keys[:2], 2, torch.zeros(300), True)),
+        "rotate_back": (ops.rotate_back, (rotated, norms, aligned, keys[:2], 2, torch.zeros(300), True)),
         "quantize_normal": (ops.quantize_normal, (rotated, few)),
         "dequantize_normal": (ops.dequantize_normal, (normal, few, 300)),
         "pack": (ops.pack, (codes, 5)),
         "unpack": (ops.unpack, (packed, 5, 300)),
+        "run_energies": (ops.run_energies, (values, runs)),
+        "settle_classes": (ops.settle_classes, (torch.zeros(2, dtype=torch.int32), 1)),
+        "dither_cost": (ops.dither_cost, (values, runs, steps, classes, *row_lengths)),
+        "dither_decode": (
+            ops.dither_decode,
+            (chunks, starts, runs, keys[:2], steps, tables, 1, torch.zeros(300), True),
+        ),
+        "decode_codes": (ops.decode_codes, (chunks, starts, phases, counts, tables, 5, 1)),
         "checksum": (ops.checksum, (torch.zeros(64, dtype=torch.uint8),)),
     }
 

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -12,7 +14,7 @@ import thinwire
 from thinwire.cli import app
 from thinwire.errors import LabError
 from thinwire.lab import text
-from thinwire.lab.compare import collect, plan, table
+from thinwire.lab.compare import collect, plan, table, unfinished
 from thinwire.lab.config import RunConfig
 from thinwire.lab.folder import RunFolder
 from thinwire.lab.report import write_report
@@ -22,18 +24,19 @@ COLUMNS = [
     "Sent by a worker, MB", "Step, ms",
 ]  # fmt: skip
 METHODS = ("signsgd", "fp32", "orq-9", "signsgd+ef")
+OPTIONS = [
+    "--methods", ",".join(METHODS), "--data", "digits", "--model", "cnn", "--epochs", "1", "--batch-size", "128",
+    "--min-values", "100", "--sample-every", "4", "--seeds", "2",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """A finished comparison: its folder, and what was printed."""
     out = tmp_path_factory.mktemp("compared")
-    options = "--data digits --model cnn --epochs 1 --batch-size 128 --min-values 100 --sample-every 4 --seeds 2"
     result = CliRunner().invoke(
-        app,
-        ["compare", "--methods", ",".join(METHODS), *options.split(), "--out", str(out / "all"),
-         "--markdown", str(out / "table.md")],
-    )  # fmt: skip
+        app, ["compare", *OPTIONS, "--out", str(out / "all"), "--markdown", str(out / "table.md")]
+    )
     assert result.exit_code == 0, result.output
     return out, result.stdout
 
@@ -140,6 +143,27 @@ def test_a_run_that_diverged_is_compared_without_a_number(tmp_path):
 def test_a_second_comparison_does_not_overwrite_the_first(compared):
     with pytest.raises(LabError, match="holds an earlier run"):
         plan(RunConfig(method="none"), ["signsgd"], {}, seeds=1, out=compared[0] / "all")
+
+
+def test_a_comparison_is_resumed_where_it_broke_off(compared, tmp_path):
+    out, printed = compared
+    shutil.copytree(out / "all", tmp_path / "all")
+    base = RunConfig(
+        method="none", data="digits", model="cnn", epochs=1, batch_size=128, min_values=100, sample_every=4
+    )
+    again = {"seeds": 2, "out": tmp_path / "all", "resume": True}
+    assert unfinished(plan(base, METHODS, {}, **again)) == []
+    result = CliRunner().invoke(app, ["compare", *OPTIONS, "--resume", "--out", str(tmp_path / "all")])
+    shown = result.stdout.splitlines()[:-1]  # the table alone: nothing was trained
+    assert shown == printed.splitlines()[-len(shown) - 1 : -1]
+    (tmp_path / "all" / "fp32" / "seed-1" / "summary.json").unlink()
+    left = unfinished(plan(base, [*METHODS, "orq-3"], {}, **again))
+    assert [(job.config.label, job.config.seed) for job in left] == [("orq-3", 0), ("fp32", 1), ("orq-3", 1)]
+    assert not (tmp_path / "all" / "fp32" / "seed-1" / "metrics.jsonl").exists()
+    with pytest.raises(LabError, match="holds an earlier run"):
+        plan(replace(base, epochs=2), METHODS, {}, **again)
+    result = CliRunner().invoke(app, ["compare", *OPTIONS, "--resume", "--overwrite"])
+    assert (result.exit_code, "give one of them" in result.stderr) == (2, True)
 
 
 def test_shared_options_go_to_the_methods_that_have_them(tmp_path):

@@ -7,6 +7,8 @@ from thinwire import (
     QSGD,
     BinGradB,
     BinGradPB,
+    DeadZone,
+    Dithered,
     Linear,
     LloydMax,
     MinMax,
@@ -39,5 +41,9 @@ CASES = [
     *(EDEN(bits=bits) for bits in (1, 2, 3)),
     EDEN(bits=4, block_size=256),
     DRIVE(),
+    Dithered(),
+    Dithered(bits=1.0, weighting="global"),
+    DeadZone(),
+    DeadZone(bits=3.0, weighting="global"),
     NoCompression(),
 ]

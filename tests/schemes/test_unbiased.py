@@ -15,7 +15,7 @@ import thinwire
 from thinwire.schemes import LeveledScheme, partition
 from thinwire.types import DTYPES, Message, Segment
 
-UNBIASED = [case for case in CASES if case.traits.unbiased]
+UNBIASED = [case for case in CASES if case.traits.unbiased and not case.traits.joint]
 VALUES = 48  # in a block
 DRAWS = 2048
 KINDS = ("normal", "lognormal", "offset", "sparse", "ties")

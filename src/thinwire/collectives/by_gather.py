@@ -33,7 +33,7 @@ def gather_frames(call: Call, message: Message) -> tuple[Message, list[Tensor]]:
     def make() -> list[Tensor]:
         nonlocal prepared
         prepared = call.prepare(message)
-        return [encode(prepared, call.key, checked=call.checked)]
+        return [encode(prepared, call.key, checked=call.checked, plans=call.plan(prepared))]
 
     with channel.timed("encode"):
         (mine,), failure = frames_or_failure(make, [capacity(message.layout)], message.device)

@@ -55,7 +55,11 @@ class _FirstLeg:
     def _encode(self) -> list[Tensor]:
         self.message = self.call.prepare(self.message)
         call = self.call
-        return [encode(shard.of(self.message), call.key, checked=call.checked) for shard in self.shards]
+        frames = []
+        for shard in self.shards:
+            part = shard.of(self.message)
+            frames.append(encode(part, call.key, checked=call.checked, plans=call.plan(part)))
+        return frames
 
     def finish(self) -> Tensor:
         """The mean of this rank's shard; and the feedback's due."""
@@ -88,7 +92,8 @@ def _second_leg(call: Call, first: _FirstLeg, shards: Sequence[Shard], layouts: 
         values = first.finish()
         with call.channel.timed("encode"):
             mean = call.compensate(_message(layouts[own], values))
-            return [encode(mean, call.key.replace(stratum=stratum), checked=call.checked)]
+            key = call.key.replace(stratum=stratum)
+            return [encode(mean, key, checked=call.checked, plans=call.plan(mean))]
 
     (mine,), failure = frames_or_failure(make, [capacity(layouts[own])], device)
     frames = call.spread(mine, layouts)

@@ -12,8 +12,9 @@ from thinwire.collectives.channel import Channel
 from thinwire.collectives.feedback import Feedback, Observer
 from thinwire.collectives.transport import Link
 from thinwire.errors import FrameError
+from thinwire.schemes import Plan
 from thinwire.types import Key, Layout, Message
-from thinwire.wire import accumulate, capacity, elastic, trim
+from thinwire.wire import accumulate, capacity, elastic, plan, trim
 
 __all__ = ["Call", "exchange", "zeros"]
 
@@ -49,6 +50,11 @@ class Call:
 
     def compensate(self, message: Message) -> Message:
         return message if self.feedback is None else self.feedback.compensate(message)
+
+    def plan(self, message: Message) -> list[Plan | None]:
+        """The plans that `message` is encoded under."""
+        with self.channel.timed("plan"):
+            return plan(message)
 
     def swap(self, outgoing: Sequence[Tensor], limits: Sequence[int], slots: Sequence[int]) -> list[Tensor]:
         """Send a frame to each of `ranks` and receive one from each.

@@ -41,6 +41,7 @@ class Traffic:
     bytes_received: int = 0
     values: int = 0  # encoded on this rank
     frame_bytes: int = 0  # of the frames that carry them, once each
+    plan_seconds: float = 0.0
     encode_seconds: float = 0.0
     communicate_seconds: float = 0.0  # waiting for other ranks included
     decode_seconds: float = 0.0
@@ -98,6 +99,7 @@ class Channel:
         self.leaders = across[0] if across and ranks_per_node and self.rank % ranks_per_node == 0 else None
         self.world_size = self.link.world_size
         self.traffic = Traffic()
+        self._within = 0.0  # seconds that the present stage's own stages have taken
         self._fault: ThinwireError | None = None
         self._lock = threading.Lock()  # no job is put after the last one
         self._jobs: _Queue = SimpleQueue()
@@ -142,12 +144,16 @@ class Channel:
         self.traffic = self.traffic + Traffic(**amounts)
 
     @contextlib.contextmanager
-    def timed(self, stage: Literal["encode", "communicate", "decode"]) -> Iterator[None]:
-        """Add the time that the block takes on this thread to that stage's seconds in `traffic`."""
-        start = time.perf_counter()
-        yield
-        took: dict[str, Any] = {f"{stage}_seconds": time.perf_counter() - start}
-        self.traffic = self.traffic + Traffic(**took)
+    def timed(self, stage: Literal["plan", "encode", "communicate", "decode"]) -> Iterator[None]:
+        """Add the time that the block takes on this thread, less that of stages within it, to `traffic`."""
+        start, outer, self._within = time.perf_counter(), self._within, 0.0
+        try:
+            yield
+        finally:
+            whole = time.perf_counter() - start
+            own: dict[str, Any] = {f"{stage}_seconds": whole - self._within}
+            self._within = outer + whole
+            self.traffic = self.traffic + Traffic(**own)
 
     def close(self) -> None:
         """Refuse further work, finish what is under way and leave the group. Again is harmless."""

@@ -11,6 +11,7 @@ from thinwire.collectives.by_scatter import scatter_mean
 from thinwire.collectives.call import Call
 from thinwire.collectives.channel import Channel
 from thinwire.collectives.feedback import Feedback, Observer
+from thinwire.collectives.sparse import sparse_sum
 from thinwire.errors import SchemeError
 from thinwire.schemes import Scheme
 from thinwire.types import Key, Message
@@ -98,9 +99,15 @@ def _mean(call: Call, message: Message, algorithm: str, second_leg: Scheme | Non
 def plain_mean(channel: Channel, values: Tensor) -> Tensor:
     """Average `values` over ranks without encoding: divided first, then summed, as DDP does. Not in place.
 
-    Counted as reduce-scatter and all-gather: all but this rank's own shard, twice.
+    Counted as reduce-scatter and all-gather: all but this rank's own shard, twice. Of sparse values (COO, also hybrid),
+    indices and values are gathered, and counted.
     """
     n = channel.world_size
+    if values.is_sparse:
+        with channel.timed("communicate"):
+            total, moved = sparse_sum(channel.link, values / n)
+        channel.count(calls=1, bytes_sent=moved, bytes_received=moved)
+        return total
     with channel.timed("communicate"):
         mean = channel.link.add(values / n) if values.numel() else values.clone()
     own = values.numel() // n + (channel.rank < values.numel() % n)

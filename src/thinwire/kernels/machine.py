@@ -78,7 +78,7 @@ def store_word(typing_context: Any, array: Any, at: Any, word: Any) -> Any:
 
 @intrinsic
 def copy_columns(typing_context: Any, rows: Any, a: Any, b: Any, c: Any, d: Any, columns: Any, at: Any) -> Any:
-    """Four rows of four float32 become columns: columns[256 k + at + i] = rows[4 r_i + k] with r = a, b, c, d.
+    """Four runs of four float32, from a, b, c and d on, become columns: columns[256 k + at + i] = rows[r_i + k].
 
     Both are contiguous and 1-D; bounds are the caller's. LLVM, left alone, takes four times as long for this.
     """
@@ -92,14 +92,13 @@ def copy_columns(typing_context: Any, rows: Any, a: Any, b: Any, c: Any, d: Any,
         def place(kind: Any, array: Any, index: Any) -> Any:
             return builder.bitcast(_place(context, builder, kind, array, index), four.as_pointer())
 
-        size = args[1].type
-        rows = [builder.load(place(source, args[0], builder.mul(r, size(4))), align=4) for r in args[1:5]]
+        rows = [builder.load(place(source, args[0], r), align=4) for r in args[1:5]]
         low = [shuffle(rows[i], rows[i + 1], [0, 4, 1, 5]) for i in (0, 2)]
         high = [shuffle(rows[i], rows[i + 1], [2, 6, 3, 7]) for i in (0, 2)]
         for k in range(4):
             x, y = low if k < 2 else high
             column = shuffle(x, y, [0, 1, 4, 5] if k % 2 == 0 else [2, 3, 6, 7])
-            to = builder.add(args[6], size(256 * k))
+            to = builder.add(args[6], args[6].type(256 * k))
             builder.store(column, place(target, args[5], to), align=4)
         return context.get_dummy_value()
 

@@ -20,7 +20,7 @@ from thinwire.lab.launch import Job
 from thinwire.lab.measure import errors_by_layer, levels_in_use
 from thinwire.schemes import NoCompression, Scheme, from_spec
 
-__all__ = ["collect", "markdown", "markdown_table", "metric_of", "plan", "table"]
+__all__ = ["collect", "markdown", "markdown_table", "metric_of", "plan", "table", "unfinished"]
 
 
 def plan(
@@ -31,6 +31,7 @@ def plan(
     seeds: int,
     out: str | os.PathLike[str],
     overwrite: bool = False,
+    resume: bool = False,
 ) -> list[Job]:
     """Make the run folders `out/METHOD/seed-K` of all methods on all seeds.
 
@@ -43,10 +44,11 @@ def plan(
         seeds: runs a method.
         out: the folder for all of it.
         overwrite: replace earlier runs there.
+        resume: keep finished runs of the same configuration there, and replace those that did not finish.
 
     Raises:
         LabError: no methods, a method twice, an option that none of them has, error feedback for one that loses
-            nothing, a single worker, or an earlier run there.
+            nothing, a single worker, or an earlier run there that is neither to be replaced nor kept.
         SchemeError: an unknown method, or an impossible value of an option.
     """
     if not methods or seeds < 1:
@@ -66,10 +68,27 @@ def plan(
     jobs = []
     for seed in range(base.seed, base.seed + seeds):
         for index, config in enumerate(configs):
-            folder = RunFolder.create(Path(out) / config.label / f"seed-{seed}", overwrite=overwrite)
             captures = base.captures if (index, seed) == (source, base.seed) else 0
-            jobs.append(Job(config=replace(config, seed=seed, captures=captures), folder=str(folder.path)))
+            job = Job(
+                config=replace(config, seed=seed, captures=captures),
+                folder=str(Path(out) / config.label / f"seed-{seed}"),
+            )
+            jobs.append(job)
+            if not (resume and _finished(job)):
+                broken_off = resume and not (Path(job.folder) / "summary.json").is_file()
+                RunFolder.create(job.folder, overwrite=overwrite or broken_off)
     return jobs
+
+
+def unfinished(jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs that are still to be done."""
+    return [job for job in jobs if not _finished(job)]
+
+
+def _finished(job: Job) -> bool:
+    folder = Path(job.folder)
+    done = (folder / "summary.json").is_file()  # the last file that a run writes
+    return done and read_json(folder / "config.json") == job.config.as_dict()
 
 
 def _named(base: RunConfig, method: str, options: Mapping[str, Any]) -> RunConfig:

@@ -93,7 +93,7 @@ class RunConfig:
     def label(self) -> str:
         """The method, and whether it has error feedback."""
         mode = FEEDBACK[self.error_feedback]
-        fed = not self.scheme().traits.unbiased if mode == "auto" else mode
+        fed = not self.scheme().traits.averages_out if mode == "auto" else mode
         return self.method + (FEEDBACK_MARK if fed else "")
 
     def scheme(self) -> schemes.Scheme:

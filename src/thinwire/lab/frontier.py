@@ -1,10 +1,13 @@
-"""Measure error against bits: every method at several rates, on the same data."""
+"""Measure error against bits: every method at every rate that it has, on the same data."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,56 +16,63 @@ import torch
 from torch import Tensor
 
 import thinwire
-from thinwire.errors import LabError
+from thinwire.errors import LabError, SchemeError
 from thinwire.lab.compare import markdown_table
 from thinwire.lab.folder import RunFolder, read_json, write_json
 from thinwire.lab.plots import error_against_bits, svg
-from thinwire.schemes import ORQ, QSGD, Linear, LloydMax, Optimal, Scheme
+from thinwire.schemes import NAMES, Scheme, from_spec, partition
+from thinwire.types import Key, Message
+from thinwire.wire import compose, encode
 
-__all__ = ["CURVES", "SYNTHETIC", "Curve", "Sample", "at_bits", "curves", "markdown", "measure", "samples", "write"]
+__all__ = [
+    "BITS",
+    "LIMITS",
+    "METHODS",
+    "RANKS",
+    "SYNTHETIC",
+    "Sample",
+    "at_bits",
+    "average",
+    "choose",
+    "markdown",
+    "measure",
+    "rates",
+    "samples",
+    "write",
+]
 
 SYNTHETIC_VALUES = 1 << 20
-_LEVELS = (2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 17, 19, 21)
-ANCHORS = tuple(ORQ(levels=levels) for levels in (3, 5, 9, 17))  # at whose bits the methods are compared
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """A method at several rates.
-
-    Args:
-        label: for people.
-        schemes: the method, at rising bits per value.
-    """
-
-    label: str
-    schemes: tuple[Scheme, ...]
-
-    @property
-    def title(self) -> str:
-        return self.label if all(scheme.traits.averages_out for scheme in self.schemes) else f"{self.label} (biased)"
-
-
-def _curve(label: str, make: Callable[[int], Scheme], levels: Sequence[int] = _LEVELS) -> Curve:
-    return Curve(label=label, schemes=tuple(make(count) for count in levels))
-
-
-CURVES = {
-    "qsgd": _curve("QSGD", lambda levels: QSGD(levels=levels), range(3, 23, 2)),
-    "linear": _curve("Linear", lambda levels: Linear(levels=levels)),
-    "orq": _curve("ORQ", lambda levels: ORQ(levels=levels), (3, 5, 9, 17, 33)),
-    "optimal": _curve("Optimal", lambda levels: Optimal(levels=levels)),
-    "optimal-tensor": _curve("Optimal per tensor", lambda levels: Optimal(levels=levels, block_size=None)),
-    "lloydmax": _curve("Lloyd-Max", lambda levels: LloydMax(levels=levels)),
+METHODS = tuple(name for name in NAMES if not from_spec(name).traits.exact)
+RANKS = (1, 8, 32)  # over which the mean's error is measured; each divides the last
+BITS = (1.1, 2.0, 3.0, 4.0)  # at which methods are compared; those of 1 bit need up to 0.06 for scales and headers
+_RATES = {  # a method has one of these options, or one rate
+    "levels": (2, 3, 4, 5, 7, 9, 13, 17),
+    "bits": (0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5),
 }
+LIMITS: dict[str, Callable[[float], float]] = {
+    "limit, biased": lambda bits: 2 ** (-2 * bits),
+    "limit, unbiased": lambda bits: 1 / (2 ** (2 * bits) - 1),
+}
+"""Least vNMSE of one rank's independent normal values: Shannon's, and that of the same code scaled to be unbiased."""
+
+_Points = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Tensors that travel as one message."""
+    """Tensors that travel as one message.
+
+    Args:
+        name: for people.
+        group: what it is an example of; errors are averaged over a group.
+        tensors: by name.
+        normal: whether the values are independent draws of N(0, 1), for which LIMITS hold.
+    """
 
     name: str
+    group: str
     tensors: dict[str, Tensor]
+    normal: bool = False
 
     @property
     def values(self) -> int:
@@ -81,7 +91,8 @@ def samples(names: Sequence[str]) -> list[Sample]:
 
     Args:
         names: each one of SYNTHETIC (2^20 values, always the same), or "grads:RUN": every snapshot of the gradients
-            in a run folder, one message each, of the tensors that the run compressed.
+            in a run folder, one message each, of the tensors that the run compressed; once as they are, and once with
+            every tensor divided by its root mean square.
 
     Raises:
         LabError: an unknown name, or a folder without captured gradients.
@@ -90,7 +101,7 @@ def samples(names: Sequence[str]) -> list[Sample]:
     for name in names:
         if name in SYNTHETIC:
             values = SYNTHETIC[name](torch.Generator().manual_seed(0))
-            found.append(Sample(name=name, tensors={name: values}))
+            found.append(Sample(name=name, group=name, tensors={name: values}, normal=name == "normal"))
         elif name.startswith("grads:"):
             found += _snapshots(Path(name.removeprefix("grads:")))
         else:
@@ -100,21 +111,26 @@ def samples(names: Sequence[str]) -> list[Sample]:
     return found
 
 
-def _snapshots(run: Path) -> list[Sample]:
+def _snapshots(run: Path) -> Iterator[Sample]:
     files = RunFolder(run).gradients()
     if not files or not (run / "config.json").is_file():
         raise LabError(f"{run} is no run folder with captured gradients: thinwire train --out {run} makes one")
     least = read_json(run / "config.json")["min_values"]
-    found = []
-    for file in files:
-        gradients = torch.load(file, weights_only=True)
-        travelling = {name: gradient for name, gradient in gradients.items() if gradient.numel() >= least}
-        found.append(Sample(name=f"{run.name}, step {int(file.stem.removeprefix('step_'))}", tensors=travelling))
-    return found
+    for change, vary in (("", torch.clone), (", unit RMS", _unit_rms)):
+        for file in files:
+            gradients = torch.load(file, weights_only=True)
+            travelling = {name: vary(gradient) for name, gradient in gradients.items() if gradient.numel() >= least}
+            step = int(file.stem.removeprefix("step_"))
+            yield Sample(name=f"{run.name}, step {step}{change}", group=run.name + change, tensors=travelling)
 
 
-def curves(names: Sequence[str]) -> dict[str, Curve]:
-    """Return the named ones of CURVES.
+def _unit_rms(tensor: Tensor) -> Tensor:
+    scale = tensor.double().square().mean().sqrt().float()
+    return tensor / scale if scale > 0 else tensor
+
+
+def choose(names: Sequence[str]) -> dict[str, list[Scheme]]:
+    """Return each named method at its rates.
 
     Raises:
         LabError: an unknown name, or none.
@@ -122,82 +138,182 @@ def curves(names: Sequence[str]) -> dict[str, Curve]:
     if not names:
         raise LabError("there is no method to measure")
     for name in names:
-        if name not in CURVES:
-            raise LabError(f"unknown method {name!r}: choose from {', '.join(CURVES)}")
-    return {name: CURVES[name] for name in names}
+        if name not in METHODS:
+            raise LabError(f"unknown method {name!r}: choose from {', '.join(METHODS)}")
+    return {name: rates(name) for name in names}
 
 
-def measure(sample: Sample, chosen: Mapping[str, Curve]) -> dict[str, Any]:
-    """Measure each method's curve on one message, and compare them at the bits of ANCHORS.
+def rates(name: str) -> list[Scheme]:
+    """Return a method at all rates that it accepts; one scheme if it has no choice of levels or bits."""
+    options = from_spec(name).options()
+    option = next((option for option in _RATES if option in options), None)
+    if option is None:
+        return [from_spec(name)]
+    return list(_accepted(name, option, _RATES[option]))
+
+
+def _accepted(name: str, option: str, values: Iterable[float]) -> Iterator[Scheme]:
+    for value in values:
+        try:
+            yield from_spec(name, **{option: value})
+        except SchemeError:  # the method says which it has
+            continue
+
+
+def measure(sample: Sample, chosen: Mapping[str, Sequence[Scheme]]) -> dict[str, Any]:
+    """Encode and decode one message by every method, as 32 ranks that hold the same tensors.
 
     Returns:
-        "name", "values", "curves" (method -> points of "scheme", "bits" = bits of the whole frame / values, "vnmse" =
-        expected_error), and "equal_bits": for each anchor its "scheme" and "bits", and method -> "vnmse" there, None
-        where its curve does not reach.
+        "name", "group", "values", and "curves": method -> points, as `_point`; of normal values also LIMITS.
     """
-    measured = {name: [_point(sample, scheme) for scheme in curve.schemes] for name, curve in chosen.items()}
-    equal = []
-    for anchor in ANCHORS:
-        bits = _bits(sample, anchor)
-        errors = {name: at_bits(points, bits) for name, points in measured.items()}
-        equal.append({"scheme": anchor.label, "bits": bits, "vnmse": errors})
-    return {"name": sample.name, "values": sample.values, "curves": measured, "equal_bits": equal}
+    curves = {name: [_point(sample, scheme) for scheme in schemes] for name, schemes in chosen.items()}
+    if sample.normal:
+        curves |= {
+            name: [_ideal(bits, limit) for bits in np.arange(0.25, 5.25, 0.25)] for name, limit in LIMITS.items()
+        }
+    return {"name": sample.name, "group": sample.group, "values": sample.values, "curves": curves}
 
 
 def _point(sample: Sample, scheme: Scheme) -> dict[str, Any]:
-    error = thinwire.expected_error(sample.tensors, scheme)
-    return {"scheme": scheme.label, "bits": _bits(sample, scheme), "vnmse": error}
-
-
-def _bits(sample: Sample, scheme: Scheme) -> float:
-    return 8 * thinwire.encode(sample.tensors, scheme).numel() / sample.values
-
-
-def at_bits(points: Sequence[Mapping[str, Any]], bits: float) -> float | None:
-    """Interpolate a curve: the logarithm of vNMSE, linearly in bits, between the two points on either side.
+    """Measure one scheme.
 
     Returns:
-        vNMSE; None outside the curve, and where it is not finite.
+        "scheme"; "bits" = 8 x a frame's length in bytes / values; "errors": n -> the squared error of the mean of n
+        ranks / the squared norm, a mean over 32 / n disjoint sets of ranks; "bias": the squared norm of the error's
+        expectation / that of the values, an unbiased estimate: it may be a little below 0.
     """
-    ordered = sorted(points, key=lambda point: point["bits"])
-    reached = [point["bits"] for point in ordered]
-    logs = np.log([point["vnmse"] for point in ordered])
-    error = float(np.exp(np.interp(bits, reached, logs, left=np.nan, right=np.nan)))
+    message, shape = compose(sample.tensors, scheme)
+    power = float(message.flat.double().square().sum())
+    sums = {count: torch.zeros(message.numel) for count in RANKS}
+    found: dict[int, list[float]] = {count: [] for count in RANKS}
+    for rank, decoded in enumerate(_received(message)):
+        for count, total in sums.items():
+            total += decoded
+            if (rank + 1) % count == 0:
+                lost = total.div_(count).sub_(message.flat)
+                found[count].append(float(torch.linalg.vector_norm(lost, dtype=torch.float64)) ** 2 / power)
+                total.zero_()
+    errors = {str(count): statistics.fmean(values) for count, values in found.items()}
+    one, many = errors[str(RANKS[0])], errors[str(RANKS[-1])]
+    return {
+        "scheme": scheme.label,
+        "bits": 8 * encode(message, Key(), shape).numel() / sample.values,
+        "errors": errors,
+        "bias": (RANKS[-1] * many - one) / (RANKS[-1] - 1),
+    }
+
+
+def _received(message: Message) -> Iterator[Tensor]:
+    """What each rank's frame decodes to, float32 `[values]`; a plan depends on no key, and is made once for all."""
+    groups = partition(message.layout)[1]
+    plans = [group.scheme.plan(message, group) for group in groups]
+    for rank in range(RANKS[-1]):
+        decoded = torch.zeros(message.numel)
+        for group, plan in zip(groups, plans):
+            parts = group.scheme.encode(message, group, plan, Key(rank=rank))
+            octets = [part.reshape(-1).view(torch.uint8) for part in parts]
+            group.scheme.decode(octets, group, Key(rank=rank), decoded, add=False)
+        yield decoded
+
+
+def _ideal(bits: float, limit: Callable[[float], float]) -> dict[str, Any]:
+    return {"scheme": "", "bits": bits, "errors": {"1": limit(bits)}}
+
+
+def average(messages: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Average the messages of each group: geometric means of errors, arithmetic ones of bits and of the bias' share.
+
+    Returns:
+        group -> method -> points.
+    """
+    groups = {}
+    for group, members in groupby(messages, key=lambda message: str(message["group"])):
+        same = [message["curves"] for message in members]
+        groups[group] = {
+            name: [_mean(points) for points in zip(*(curves[name] for curves in same))] for name in same[0]
+        }
+    return groups
+
+
+def _mean(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    counts = points[0]["errors"]
+    mean = {
+        "scheme": points[0]["scheme"],
+        "bits": statistics.fmean(point["bits"] for point in points),
+        "errors": {n: math.exp(statistics.fmean(math.log(point["errors"][n]) for point in points)) for n in counts},
+    }
+    if "bias" in points[0]:
+        mean["bias share"] = statistics.fmean(point["bias"] / point["errors"]["1"] for point in points)
+    return mean
+
+
+def at_bits(points: _Points, bits: float, ranks: int = 1) -> float | None:
+    """Interpolate a curve: the logarithm of the error, linearly in bits, between the two points on either side.
+
+    Returns:
+        The squared error of the mean of so many ranks; None outside the curve, and where it is not finite.
+    """
+    ordered = sorted((point["bits"], point["errors"][str(ranks)]) for point in points if str(ranks) in point["errors"])
+    if not ordered:
+        return None
+    reached, errors = zip(*ordered)
+    error = float(np.exp(np.interp(bits, reached, np.log(errors), left=np.nan, right=np.nan)))
     return error if np.isfinite(error) else None
 
 
 _NOTE = f"""\
-vNMSE at equal measured bits per value. Bits: 8 x the frame's length in bytes / values, everything counted. vNMSE:
-expected over the rounding, in closed form. Methods are compared at the bits of {", ".join(a.label for a in ANCHORS)}.
-Between a method's two nearest level counts, the logarithm of vNMSE is interpolated linearly in bits; "-" where its
-curve does not reach. Biased methods have less error in one message, which does not average out over workers and steps.
+Bits: 8 x a frame's length in bytes / values, everything counted. Error: |mean of n ranks' frames - x|^2 / |x|^2, where
+all ranks hold the same x and draw their own random numbers; of one rank, a mean over {RANKS[-1]} of them. Between a
+method's two nearest rates, the logarithm of the error is interpolated linearly in bits; "-" where its curve does not
+reach. A method of one rate has its own bits in brackets. Of several snapshots, geometric means. Bias: the largest part
+of one rank's squared error, over a method's rates, that does not average out over ranks.
 """
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return the comparison at equal bits in Markdown, with a note on how it was made."""
-    titles = ["Data", "Bits", *(curve["title"] for curve in results["methods"].values())]
-    rows = []
-    for message in results["messages"]:
-        for row in message["equal_bits"]:
-            errors = (row["vnmse"][name] for name in results["methods"])
-            cells = ("-" if error is None else f"{error:.4g}" for error in errors)
-            rows.append([message["name"], f"{row['bits']:.3f} ({row['scheme']})", *cells])
-    return _NOTE + "\n" + markdown_table(titles, *rows)
+    """Return the errors at equal bits, a table for each number of ranks, and the bias, in Markdown."""
+    groups = results["groups"]
+    titles = ["Bits", "Method", *groups]
+    text = _NOTE
+    for ranks in RANKS:
+        rows = [row for bits in BITS for row in _rows(groups, bits, ranks)] + _single_rate(groups, ranks)
+        text += f"\nMean of {ranks} ranks:\n\n" if ranks > 1 else "\nOne rank:\n\n"
+        text += markdown_table(titles, *rows)
+    return text + "\nBias:\n\n" + markdown_table(["Method", *groups], *_biases(groups))
 
 
-def write(
-    out: str | os.PathLike[str], chosen: Mapping[str, Curve], messages: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _names(groups: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(name for curves in groups.values() for name in curves))
+
+
+def _rows(groups: Mapping[str, Any], bits: float, ranks: int) -> Iterator[list[str]]:
+    for name in _names(groups):
+        found = [at_bits(curves.get(name, ()), bits, ranks) for curves in groups.values()]
+        if any(error is not None for error in found):
+            yield [f"{bits:g}", name, *("-" if error is None else f"{error:.4g}" for error in found)]
+
+
+def _single_rate(groups: Mapping[str, Any], ranks: int) -> list[list[str]]:
+    single = [name for name in _names(groups) if all(len(curves.get(name, [])) == 1 for curves in groups.values())]
+    points = {name: [curves[name][0] for curves in groups.values()] for name in single}
+    return [
+        ["its own", name, *(f"{point['errors'][str(ranks)]:.4g} ({point['bits']:.3f})" for point in points[name])]
+        for name in single
+    ]
+
+
+def _biases(groups: Mapping[str, Any]) -> Iterator[list[str]]:
+    for name in (name for name in _names(groups) if name not in LIMITS):
+        shares = [max(point["bias share"] for point in curves[name]) for curves in groups.values()]
+        yield [name, *(f"{max(share, 0):.3f}" for share in shares)]
+
+
+def write(out: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Write frontier.json, frontier.md and frontier.svg into a folder, and return what is in the first."""
-    results = {
-        "thinwire": thinwire.__version__,
-        "methods": {name: {"title": curve.title} for name, curve in chosen.items()},
-        "messages": list(messages),
-    }
+    results = {"thinwire": thinwire.__version__, "messages": list(messages), "groups": average(messages)}
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "frontier.json", results)
     (folder / "frontier.md").write_text(markdown(results), encoding="utf-8")
-    (folder / "frontier.svg").write_bytes(svg(error_against_bits(results)))
+    (folder / "frontier.svg").write_bytes(svg(error_against_bits(results, LIMITS)))
     return results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from thinwire.lab.dataset import Metric
@@ -31,7 +31,9 @@ _PALETTE = (
     "#c0392b",
     "#3f7f5f",
 )
+_DASHES = ("-", "--", ":")  # for methods beyond the palette's colours
 _UNCOMPRESSED = "#222222"
+_LIMIT = {"color": "#999999"}
 _WIDTH = 9.0  # inches
 _STYLE = {
     "font.size": 10,
@@ -216,27 +218,30 @@ def levels_on_histogram(results: Mapping[str, Any]) -> Any:
     return figure
 
 
-def error_against_bits(results: Mapping[str, Any]) -> Any:
-    """Error against measured bits, a panel a message, a line a method: what `frontier` measured."""
-    messages, methods = results["messages"], results["methods"]
-    columns = min(3, len(messages))
-    rows = -(-len(messages) // columns)
+def error_against_bits(results: Mapping[str, Any], limits: Container[str]) -> Any:
+    """Error of one rank against measured bits, a panel a group of messages, a line a method; limits are grey."""
+    groups = results["groups"]
+    columns = min(3, len(groups))
+    rows = -(-len(groups) // columns)
     matplotlib = require("matplotlib")
     with matplotlib.rc_context(_STYLE):
-        size = (_WIDTH, 0.8 + 3.0 * rows)
+        size = (_WIDTH, 1.2 + 3.0 * rows)
         figure = require("matplotlib.figure").Figure(figsize=size, layout="constrained")
         panels = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
-    shade = colours(methods)
-    for panel, message in zip(panels, messages):
-        for method, points in message["curves"].items():
-            bits, errors = ([point[name] for point in points] for name in ("bits", "vnmse"))
-            panel.plot(bits, errors, ".-", color=shade[method], linewidth=1.1, label=methods[method]["title"])
+    measured = list(dict.fromkeys(name for curves in groups.values() for name in curves if name not in limits))
+    shade = colours(measured)
+    dash = {name: _DASHES[index // len(_PALETTE) % len(_DASHES)] for index, name in enumerate(measured)}
+    handles = {}
+    for panel, (group, curves) in zip(panels, groups.items()):
+        for name, points in curves.items():
+            style = _LIMIT if name in limits else {"color": shade[name], "linestyle": dash[name], "marker": "."}
+            bits, errors = [point["bits"] for point in points], [point["errors"]["1"] for point in points]
+            (handles[name],) = panel.plot(bits, errors, linewidth=1.1, **style)
         panel.set_yscale("log")
-        panel.set_title(message["name"], fontsize=10)
+        panel.set_title(group, fontsize=10)
         panel.set_xlabel("bits a value")
-    for unused in panels[len(messages) :]:
+    for unused in panels[len(groups) :]:
         unused.set_axis_off()
-    panels[0].set_ylabel("vNMSE (log scale)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), fontsize=9, frameon=False)
+    panels[0].set_ylabel("vNMSE of one rank (log scale)")
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=6, fontsize=9, frameon=False)
     return figure

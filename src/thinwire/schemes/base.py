@@ -19,15 +19,7 @@ __all__ = ["Plan", "Scheme", "check_integer"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was decided before a code is written. Scope: block.
-
-    Args:
-        sent: what travels, `[blocks, parameters]` in the group's level dtype.
-        levels: what the receiver will see, float32 `[blocks, s]`, representable in the segments' dtype.
-    """
-
-    sent: Tensor
-    levels: Tensor
+    """What was decided before a code is written; each kind of method has its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,22 @@ from thinwire.schemes.base import Plan, Scheme, check_integer
 from thinwire.schemes.group import Group
 from thinwire.types import Key, Message
 
-__all__ = ["LeveledScheme"]
+__all__ = ["LeveledScheme", "LevelsPlan"]
 
 _LARGEST_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelsPlan(Plan):
+    """Levels by block. Scope: block.
+
+    Args:
+        sent: what travels, `[blocks, parameters]` in the group's level dtype.
+        levels: what the receiver will see, float32 `[blocks, s]`, representable in the segments' dtype.
+    """
+
+    sent: Tensor
+    levels: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +93,16 @@ class LeveledScheme(Scheme):
             "codes": packed_bytes(group.values, self.level_count),
         }
 
-    def plan(self, message: Message, group: Group) -> Plan:
+    def plan(self, message: Message, group: Group) -> LevelsPlan:
         table, _ = group.blocks(self.block_size, message.device)
         sent = narrow(self.solve(message.flat, table), self._sent_dtype(group), outward=self.rounding == "stochastic")
         levels = self._levels(sent, group)
         finite = torch.isfinite(levels[:, -1:] - levels[:, :1])
-        return Plan(sent=torch.where(finite, sent, float("nan")), levels=torch.where(finite, levels, float("nan")))
+        sent, levels = torch.where(finite, sent, float("nan")), torch.where(finite, levels, float("nan"))
+        return LevelsPlan(sent=sent, levels=levels)
 
     def encode(self, message: Message, group: Group, plan: Plan | None, key: Key) -> list[Tensor]:
-        assert plan is not None
+        assert isinstance(plan, LevelsPlan)
         table, _ = group.blocks(self.block_size, message.device)
         keys = group.keys(key, self.block_size, message.device)
         packed = quantize(message.flat, plan.levels, table, keys, self.rounding == "nearest")

@@ -9,6 +9,8 @@ from typing import Any
 
 from thinwire.errors import SchemeError
 from thinwire.schemes.base import Scheme
+from thinwire.schemes.deadzone import DeadZone
+from thinwire.schemes.dithered import Dithered
 from thinwire.schemes.eden import DRIVE, EDEN
 from thinwire.schemes.evenly_spaced import QSGD, MinMax, TernGrad
 from thinwire.schemes.linear import Linear
@@ -17,7 +19,7 @@ from thinwire.schemes.optimal import LloydMax, Optimal
 from thinwire.schemes.orq import ORQ
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
-__all__ = ["METHODS", "from_options", "from_spec"]
+__all__ = ["METHODS", "NAMES", "from_options", "from_spec"]
 
 METHODS: dict[str, type[Scheme]] = {
     scheme.method: scheme
@@ -34,6 +36,8 @@ METHODS: dict[str, type[Scheme]] = {
         Linear,
         EDEN,
         DRIVE,
+        Dithered,
+        DeadZone,
         NoCompression,
     )
 }
@@ -41,8 +45,13 @@ METHODS: dict[str, type[Scheme]] = {
 _SHORTHANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp32": ("none", {}),
     "qsgd-l2": ("qsgd", {"norm": "l2"}),
+    "dithered-global": ("dithered", {"weighting": "global"}),
+    "deadzone-global": ("deadzone", {"weighting": "global"}),
+    "optimal-tensor": ("optimal", {"block_size": None}),
     "terngrad-noclip": ("terngrad", {"clip": None}),
 }
+NAMES = (*METHODS, *_SHORTHANDS)
+"""What `from_spec` reads before a level count."""
 
 
 def from_options(method: str, options: Mapping[str, Any]) -> Scheme:
@@ -63,7 +72,7 @@ def from_options(method: str, options: Mapping[str, Any]) -> Scheme:
 
 
 def from_spec(text: str, **options: Any) -> Scheme:
-    """Read a short name such as "orq-9", "eden-2", "signsgd", "qsgd-l2-5" or "fp32"; further options by name.
+    """Read a short name such as "orq-9", "dithered-2", "signsgd", "qsgd-l2-5" or "fp32"; further options by name.
 
     Raises:
         SchemeError: as from_options.
@@ -75,8 +84,8 @@ def from_spec(text: str, **options: Any) -> Scheme:
     method, implied = _SHORTHANDS.get(name, (name, {}))
     if method not in METHODS:
         raise SchemeError(
-            f"unknown method {text!r}: choose one of {', '.join([*METHODS, *_SHORTHANDS])}, "
-            "with a level count where it has one, as in orq-9, or bits a value, as in eden-2"
+            f"unknown method {text!r}: choose one of {', '.join(NAMES)}, "
+            "with a level count where it has one, as in orq-9, or bits a value, as in dithered-2"
         )
     given = {} if number is None else {METHODS[method].number: number}
     return from_options(method, {**implied, **given, **options})

@@ -1,6 +1,6 @@
 """Frames: the bytes that travel. FORMAT.md is the law."""
 
-from thinwire.wire.frame import accumulate, capacity, elastic, encode, read, trim, verify
+from thinwire.wire.frame import accumulate, capacity, elastic, encode, plan, read, trim, verify
 from thinwire.wire.header import FIELDS, MAGIC, VERSION, Header, Shape
 from thinwire.wire.message import compose, layout_of
 
@@ -16,6 +16,7 @@ __all__ = [
     "elastic",
     "encode",
     "layout_of",
+    "plan",
     "read",
     "trim",
     "verify",

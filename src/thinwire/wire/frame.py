@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from thinwire.errors import AlteredFrameError, MalformedFrameError, UnexpectedFrameError
 from thinwire.kernels.checksum import checksum, weight
-from thinwire.schemes import Group, partition
+from thinwire.schemes import Group, Plan, partition
 from thinwire.types import Key, Layout, Message
 from thinwire.wire.header import (
     ALIGNMENT,
@@ -31,7 +31,7 @@ from thinwire.wire.header import (
     write_header,
 )
 
-__all__ = ["accumulate", "capacity", "elastic", "encode", "read", "trim", "verify"]
+__all__ = ["accumulate", "capacity", "elastic", "encode", "plan", "read", "trim", "verify"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -52,21 +52,35 @@ def elastic(layout: Layout) -> bool:
 
 
 @torch.no_grad()
-def encode(message: Message, key: Key, shape: int = Shape.LIST, *, checked: bool = True) -> Tensor:
-    """Plan and encode a message.
+def plan(message: Message) -> list[Plan | None]:
+    """What each group of a message, in the order of `partition`, decides before its codes are written."""
+    return [group.scheme.plan(message, group) for group in partition(message.layout)[1]]
+
+
+@torch.no_grad()
+def encode(
+    message: Message,
+    key: Key,
+    shape: int = Shape.LIST,
+    *,
+    checked: bool = True,
+    plans: Sequence[Plan | None] | None = None,
+) -> Tensor:
+    """Encode a message.
 
     Args:
         message: the segments and their values, on one device.
         key: which random numbers.
         shape: a Shape; names travel with Shape.MAPPING only.
         checked: whether the frame bears a checksum. False: only a receiver who knows takes it.
+        plans: of this message; None: they are made here.
     Returns:
         The frame, uint8 `[at most capacity(layout)]` on the message's device, zero-padded to 16 bytes.
     """
     parts = []
-    for group in partition(message.layout)[1]:
-        plan = group.scheme.plan(message, group)
-        parts.append([p.reshape(-1).view(torch.uint8) for p in group.scheme.encode(message, group, plan, key)])
+    made = plan(message) if plans is None else plans
+    for group, planned in zip(partition(message.layout)[1], made, strict=True):
+        parts.append([p.reshape(-1).view(torch.uint8) for p in group.scheme.encode(message, group, planned, key)])
     lengths = tuple(tuple(p.numel() for p in group) for group in parts)
     head, frame_bytes = write_header(message.layout, shape, key, lengths)
     assert frame_bytes <= capacity(message.layout, shape), f"a frame of {frame_bytes} bytes exceeds its capacity"

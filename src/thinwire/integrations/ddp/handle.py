@@ -190,7 +190,8 @@ class Handle:
     def _submit(self, bucket: dist.GradBucket) -> Future[Tensor]:
         buffer = bucket.buffer()
         if self._policy.plain.issuperset(bucket.parameters()):
-            self._travelled["cannot be encoded"] += buffer.numel()  # DDP sees a complex number as two
+            stored = buffer._values() if buffer.is_sparse else buffer  # DDP sees a complex number as two
+            self._travelled["cannot be encoded"] += stored.numel()
             return self._channel.submit(lambda: self._plain_mean(buffer), buffer.device)
         message = self._message(bucket)
         key = Key(seed=self._options.seed, step=self._step, rank=self._channel.rank)

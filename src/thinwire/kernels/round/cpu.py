@@ -38,7 +38,7 @@ _RUN = 256
 _GOLDEN = np.uint64(0x9E3779B9)
 _IN_REGISTERS = 9  # levels
 _TO_BYTES_ABOVE = np.uint64(0x0101010101010101)  # times a word of bytes: each becomes the sum up to itself
-_CELLS = 16  # of the grid for a level, about
+_CELLS = 8  # of the grid for a level, about
 _STRETCH = 4096  # codes, about, between rounding and packing
 _SMALLEST = 1 << 15  # values worth a thread
 
@@ -53,7 +53,7 @@ def _uniforms(base, low, high, u):
         u[_RUN // 2 + j] = (np.float32(np.int32(h >> np.uint32(16))) + half) * unit
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(inline="always")
 def _draw(position, key, u):
     """Uniforms of the run that holds a position: its lower half from the low 16 bits of each hash, then the upper."""
     counter = (position >> 8) << 7
@@ -77,29 +77,15 @@ def _block_of(table, code):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _prepare(levels, block, nearest, edges, intervals):
-    """What values are compared with, ascending from 1 on, and the intervals that they may lie in.
-
-    Edges are midpoints, or levels but for the last; then NaN, which no value reaches.
-    A value that reaches the first k edges lies in row k of the intervals, or in the next: {b_k, b_k+1, b_k+2, k}.
-
-    Returns:
-        How many edges there are.
-    """
+def _prepare(levels, block, nearest, edges):
+    """What values are compared with, ascending from 1 on: levels or midpoints; then NaN, which no value reaches."""
     half = np.float32(0.5)
     s = levels.shape[1]
-    edges[:] = np.nan
+    edges[0] = levels[block, 0]
     for k in range(1, s):
-        if nearest:
-            edges[k] = half * levels[block, k - 1] + half * levels[block, k]
-        elif k < s - 1:
-            edges[k] = levels[block, k]
-    for k in range(s - 1):
-        row = min(k, s - 3)  # who reaches all edges lies in the second interval of the last row
-        for i in range(3):
-            intervals[4 * k + i] = levels[block, row + i]
-        intervals[4 * k + 3] = row
-    return s - 1 if nearest else s - 2
+        edges[k] = half * levels[block, k - 1] + half * levels[block, k] if nearest else levels[block, k]
+    for k in range(s, len(edges)):
+        edges[k] = np.nan
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -112,14 +98,14 @@ def _cell(values, start, count, left, scale, top, cells):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _fill_grid(edges, count, left, scale, cells, lower):
-    """lower[i] = how many of edges[1 : count + 1] lie in cells below i. Returns the most that lie in one cell."""
+def _fill_grid(edges, s, left, scale, last, cells, lower):
+    """lower[i] = how many of edges[1:s] lie in cells below i, at most `last`. Returns the most that lie in one cell."""
     words = len(lower) >> 3
-    _cell(edges, 1, count, left, scale, np.float32(8 * words - 9), cells)
+    _cell(edges, 1, s - 1, left, scale, np.float32(8 * words - 9), cells)
     for w in range(words):
         store_word(lower, 8 * w, np.uint64(0))
     most = np.int64(0)
-    for k in range(count):
+    for k in range(s - 1):
         here = np.int64(load(lower, cells[k] + 1)) + 1
         store(lower, cells[k] + 1, np.uint8(here))
         most = max(most, here)
@@ -128,57 +114,76 @@ def _fill_grid(edges, count, left, scale, cells, lower):
         sums = load_word(lower, 8 * w) * _TO_BYTES_ABOVE  # no sum exceeds 255
         store_word(lower, 8 * w, sums + below * _TO_BYTES_ABOVE)
         below += sums >> np.uint64(56)
+    for i in range(8 * words):
+        store(lower, i, min(load(lower, i), np.uint8(last)))
     return most
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _search(values, start, count, edges, half, beyond, lower, first, codes):
-    """A step of binary search: codes[j] grows by `half` if the value reaches that many more. First look up its cell."""
+def _search(values, start, count, edges, step, nearest, last, codes):
+    """codes[j] grows by `step` if the value reaches that many more edges, up to `last`."""
     for j in range(count):
         c = np.int64(load(codes, j))
-        c = np.int64(load(lower, c)) if first else c
-        x, t = load(values, start + j), load(edges, c + half)
-        store(codes, j, np.int32(c + half * np.int64((x > t) if beyond else (x >= t))))
+        x, edge = load(values, start + j), load(edges, c + step)
+        c += step * np.int64((x > edge) if nearest else (x >= edge))
+        store(codes, j, np.int32(min(c, last)))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _row(codes, j, lower, first):
-    c = np.int64(load(codes, j))
-    return np.int64(load(lower, c)) if first else c
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _find(count, intervals, lower, first, codes, found):
-    """Column j of found = the row of `intervals` that code j names; first look up its cell. Four at a time."""
-    for j in range(0, count, 4):
-        a, b = _row(codes, j, lower, first), _row(codes, j + 1, lower, first)
-        c, d = _row(codes, j + 2, lower, first), _row(codes, j + 3, lower, first)
-        copy_columns(intervals, a, b, c, d, found, j)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _search_and_round(values, start, count, u, inside, found, codes):
-    """The last step of the search, between the two intervals that were found; then up or down."""
+def _look_up(count, lower, codes):
     for j in range(count):
-        x, low = load(values, start + j), load(found, j)
-        middle, high = load(found, _RUN + j), load(found, 2 * _RUN + j)
-        c = np.int32(load(found, 3 * _RUN + j))
-        above = x >= middle
-        step = high - middle if above else middle - low
-        low = middle if above else low
-        up = x - low > load(u, inside + j) * step
-        store(codes, j, np.int32(c + np.int32(above) + np.int32(up)))
+        store(codes, j, np.int32(load(lower, np.int64(load(codes, j)))))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _find(count, edges, lower, cells, codes, found):
+    """Column j of found = the four edges from code j on; if codes are cells, first look them up. Four at a time."""
+    for j in range(0, count, 4):
+        a, b = np.int64(load(codes, j)), np.int64(load(codes, j + 1))
+        c, d = np.int64(load(codes, j + 2)), np.int64(load(codes, j + 3))
+        if cells:
+            a, b = np.int64(load(lower, a)), np.int64(load(lower, b))
+            c, d = np.int64(load(lower, c)), np.int64(load(lower, d))
+            store(codes, j, np.int32(a))
+            store(codes, j + 1, np.int32(b))
+            store(codes, j + 2, np.int32(c))
+            store(codes, j + 3, np.int32(d))
+        copy_columns(edges, a, b, c, d, found, j)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _reach_nearest(values, start, count, found, codes):
+    """codes[j] grows by how many of the two midpoints that were found the value is beyond."""
+    for j in range(count):
+        x, first, second = load(values, start + j), load(found, _RUN + j), load(found, 2 * _RUN + j)
+        store(codes, j, np.int32(load(codes, j) + np.int32(x > first) + np.int32(x > second)))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _reach_and_round(values, start, count, u, inside, found, codes):
+    """codes[j] grows by how many of the two inner levels that were found the value reaches; then up or down."""
+    for j in range(count):
+        x, low, high = load(values, start + j), load(found, j), load(found, _RUN + j)
+        further, last = load(found, 2 * _RUN + j), load(found, 3 * _RUN + j)
+        first, second = x >= high, x >= further
+        low = further if second else (high if first else low)
+        high = last if second else (further if first else high)
+        up = x - low > load(u, inside + j) * (high - low)
+        store(codes, j, np.int32(load(codes, j) + np.int32(first) + np.int32(second) + np.int32(up)))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _round_many(values, levels, table, keys, nearest, block, begin, end, u, found, rounded, codes):
-    """_round_few for more levels: a uniform grid tells which of them each value must still be compared with."""
+    """_round_few for more levels: a uniform grid tells which two of them each value must still be compared with.
+
+    Where more than two lie in a cell, a binary search begins.
+    """
     s = levels.shape[1]
+    last = s - 3 if nearest else s - 4  # there are two edges to compare with, and a level above them, beyond it
     grid = 8
     while grid < _CELLS * s:
         grid *= 2
-    edges, places, lower = np.empty(2 * s + 4, np.float32), np.empty(s, np.int32), np.empty(grid + 8, np.uint8)
-    intervals = np.empty(4 * s, np.float32)
+    edges, places, lower = np.empty(2 * s, np.float32), np.empty(s, np.int32), np.empty(grid + 8, np.uint8)
     left, scale, top, most = np.float32(0), np.float32(0), np.float32(grid - 1), np.int64(0)
     drawn_run, drawn_key, prepared = np.int64(-1), np.int64(0), np.int64(-1)
     at = begin
@@ -190,22 +195,28 @@ def _round_many(values, levels, table, keys, nearest, block, begin, end, u, foun
         inside = position & (_RUN - 1)
         n = min(min(_RUN - inside, table[block, LENGTH] - done), end - at)
         if prepared != block:
-            count, prepared = _prepare(levels, block, nearest, edges, intervals), block
+            _prepare(levels, block, nearest, edges)
             left, scale = levels[block, 0], np.float32(grid) / (levels[block, s - 1] - levels[block, 0])
-            most = _fill_grid(edges, count, left, scale, places, lower)
+            most, prepared = _fill_grid(edges, s, left, scale, last, places, lower), block
         _cell(values, start, n, left, scale, top, rounded)
-        half, first = 1, True
-        while 2 * half <= most:
-            half *= 2
-        while half > 1 or (half == 1 and nearest):
-            _search(values, start, n, edges, half, nearest, lower, first, rounded)
-            half, first = half >> 1, False
-        if not nearest:
+        step, compared = np.int64(0), np.int64(2)
+        while compared < most:
+            step = 2 * step if step else np.int64(3)
+            compared += step
+        cells = step == 0
+        if not cells:
+            _look_up(n, lower, rounded)
+        while step:
+            _search(values, start, n, edges, step, nearest, last, rounded)
+            step = step >> 1 if step > 3 else np.int64(0)
+        _find(n, edges, lower, cells, rounded, found)
+        if nearest:
+            _reach_nearest(values, start, n, found, rounded)
+        else:
             if drawn_run != position >> 8 or drawn_key != keys[block]:
                 _draw(position, keys[block], u)
                 drawn_run, drawn_key = position >> 8, keys[block]
-            _find(n, intervals, lower, first, rounded, found)
-            _search_and_round(values, start, n, u, inside, found, rounded)
+            _reach_and_round(values, start, n, u, inside, found, rounded)
         for j in range(n):
             store(codes, at - begin + j, np.uint8(load(rounded, j)))
         at += n
@@ -222,9 +233,13 @@ def _look_up_many(codes, levels, table, block, begin, end, total, add):
         done = at - table[block, CODE]
         start, n = table[block, START] + done, min(table[block, LENGTH] - done, end - at)
         row = levels[block]
-        for j in range(n):
-            value = load(row, np.int64(load(codes, at - begin + j)))
-            store(total, start + j, load(total, start + j) + value if add else value)
+        if add:
+            for j in range(n):
+                value = load(row, np.int64(load(codes, at - begin + j)))
+                store(total, start + j, load(total, start + j) + value)
+        else:
+            for j in range(n):
+                store(total, start + j, load(row, np.int64(load(codes, at - begin + j))))
         at += n
     return block
 
