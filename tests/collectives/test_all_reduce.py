@@ -127,17 +127,17 @@ def test_structure_shapes_and_dtypes_come_back(team: Workers) -> None:
 
 def non_finite_job(rank: int, n: int, scheme: thinwire.schemes.Scheme, algorithm: str) -> bytes:
     """Rank n - 1 brings one inf and one NaN, in the first and the third of four blocks."""
-    group = new_group()
-    x = torch.randn(4 * 2048, generator=torch.Generator().manual_seed(rank))
+    group, block = new_group(), max(2048, getattr(scheme, "block_size", 0))
+    x = torch.randn(4 * block, generator=torch.Generator().manual_seed(rank))
     if rank == n - 1:
-        x[7], x[5000] = float("inf"), float("nan")
+        x[7], x[2 * block + 904] = float("inf"), float("nan")
     mean = all_reduce(x, scheme, group=group, algorithm=algorithm)
     finite = mean.isfinite()
     assert not finite[7]
-    assert not finite[5000]
-    assert finite[2048:4096].all()
-    assert finite[6144:].all()
-    x[7] = x[5000] = 1.0
+    assert not finite[2 * block + 904]
+    assert finite[block : 2 * block].all()
+    assert finite[3 * block :].all()
+    x[7] = x[2 * block + 904] = 1.0
     assert all_reduce(x, scheme, group=group, algorithm=algorithm).isfinite().all()  # the next call is normal
     return mean.numpy().tobytes()
 
