@@ -76,6 +76,10 @@ def operations(values: int) -> dict[str, Callable[[], object]]:
         layout = thinwire.inspect(frame).segments
         timed[f"encode frame orq-{s}"] = lambda s=s: thinwire.encode([x], thinwire.ORQ(levels=s))
         timed[f"accumulate frame orq-{s}"] = lambda f=frame, w=layout: thinwire.wire.accumulate(f, w, total)
+    coded = thinwire.encode([x], thinwire.Dithered(bits=2.0))
+    segments = thinwire.inspect(coded).segments
+    timed["encode frame dithered-2"] = lambda: thinwire.encode([x], thinwire.Dithered(bits=2.0))
+    timed["accumulate frame dithered-2"] = lambda: thinwire.wire.accumulate(coded, segments, total)
     return timed
 
 
