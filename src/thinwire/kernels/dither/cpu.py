@@ -33,13 +33,12 @@ from thinwire.kernels.entropy.reference import (
 )
 from thinwire.kernels.machine import load, store
 from thinwire.kernels.pool import for_ranges
-from thinwire.kernels.random.cpu import mix
+from thinwire.kernels.random.cpu import mix, split
 from thinwire.kernels.rows.reference import LARGEST
 from thinwire.kernels.table import LENGTH, POSITION, START
 
 __all__ = ["dither_cost", "dither_decode", "dither_encode", "run_energies", "settle_classes"]
 
-_GOLDEN = np.uint64(0x9E3779B9)
 _LARGEST = np.float32(LARGEST)
 _SMALLEST = 128  # runs worth a thread
 
@@ -133,10 +132,8 @@ def _hash_run(base, low, high, bits):
 @njit(nogil=True, cache=True, error_model="numpy")
 def _draw(position, key, bits, phases):
     """The 16 bits and the phase of each of the 256 positions of a run."""
-    counter, word = position >> 1, np.uint64(key)
-    low = np.uint32(word & np.uint64(0xFFFFFFFF))
-    high = np.uint32((word >> np.uint64(32)) + np.uint64(counter >> 32) * _GOLDEN)
-    _hash_run(np.uint32(counter & 0xFFFFFFFF), low, high, bits)
+    base, low, high = split(position >> 1, key)
+    _hash_run(base, low, high, bits)
     for j in range(RUN):
         phases[j] = bits[j] >> (16 - LOG_PHASES)
 

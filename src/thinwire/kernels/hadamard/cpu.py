@@ -9,13 +9,12 @@ from thinwire.kernels.hadamard.reference import LANES, SHORTEST, coordinates, ro
 from thinwire.kernels.hadamard.vectors import add_products, cross2, cross4, finish32, finish64, flip_run
 from thinwire.kernels.machine import load, store
 from thinwire.kernels.pool import for_ranges
-from thinwire.kernels.random.cpu import mix
+from thinwire.kernels.random.cpu import mix, split
 from thinwire.kernels.table import LENGTH, POSITION, START
 
 __all__ = ["fold", "rotate", "rotate_back"]
 
 _RUN = 256
-_GOLDEN = np.uint64(0x9E3779B9)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _SMALLEST = 1 << 15  # values worth a thread
 
@@ -63,12 +62,9 @@ def _hashes(counter, low, high, hashes):
 @njit(nogil=True, cache=True, error_model="numpy")
 def _flip(words, count, position, key, turn, hashes):
     """Turn the signs of `count` float32, as words; of up to 255 beyond them, too."""
-    bits = np.uint64(key)
     for run in range(0, count, _RUN):
-        counter = (np.uint64(position + run) >> np.uint64(5)) << np.uint64(4)
-        low = np.uint32(bits & np.uint64(0xFFFFFFFF))
-        high = np.uint32((bits >> np.uint64(32)) + (counter >> np.uint64(32)) * _GOLDEN)
-        _hashes(np.uint32((counter + np.uint64(8 * turn)) & np.uint64(0xFFFFFFFF)), low, high, hashes)
+        base, low, high = split((((position + run) >> 5) << 4) + 8 * turn, key)
+        _hashes(base, low, high, hashes)
         flip_run(words, run, hashes)
 
 

@@ -7,13 +7,11 @@ from torch import Tensor
 
 from thinwire.kernels.narrow.reference import LARGEST
 from thinwire.kernels.pool import for_ranges
-from thinwire.kernels.random.cpu import mix
+from thinwire.kernels.random.cpu import mix, split
 
 __all__ = ["round_to_bfloat16"]
 
 _RUN = 256
-_GOLDEN = np.uint64(0x9E3779B9)
-_LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint32(0xFFFF)
 _MAGNITUDE, _SIGN = np.uint32(0x7FFFFFFF), np.uint32(0x8000)
 _LARGEST, _16 = np.uint32(LARGEST), np.uint32(16)
@@ -38,12 +36,10 @@ def _round_run(words, base, low, high, out):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _round_runs(words, key, first, stop, out):
-    low, upper = np.uint32(key & _LOW), key >> np.uint64(32)
     for run in range(first, stop):
-        counter = np.uint64(run) * np.uint64(_RUN // 2)
-        high = np.uint32(upper + (counter >> np.uint64(32)) * _GOLDEN)
+        base, low, high = split(run * (_RUN // 2), key)
         part = slice(run * _RUN, min((run + 1) * _RUN, len(words)))
-        _round_run(words[part], np.uint32(counter & _LOW), low, high, out[part])
+        _round_run(words[part], base, low, high, out[part])
 
 
 def round_to_bfloat16(values: Tensor, key: int) -> Tensor:

@@ -29,13 +29,12 @@ from thinwire.kernels.pack.cpu import (
 )
 from thinwire.kernels.pack.digits import GROUP, digit_layout, packed_bytes
 from thinwire.kernels.pool import for_ranges
-from thinwire.kernels.random.cpu import mix
+from thinwire.kernels.random.cpu import mix, split
 from thinwire.kernels.table import CODE, LENGTH, POSITION, START
 
 __all__ = ["dequantize", "quantize"]
 
 _RUN = 256
-_GOLDEN = np.uint64(0x9E3779B9)
 _IN_REGISTERS = 9  # levels
 _TO_BYTES_ABOVE = np.uint64(0x0101010101010101)  # times a word of bytes: each becomes the sum up to itself
 _CELLS = 8  # of the grid for a level, about
@@ -56,11 +55,8 @@ def _uniforms(base, low, high, u):
 @njit(inline="always")
 def _draw(position, key, u):
     """Uniforms of the run that holds a position: its lower half from the low 16 bits of each hash, then the upper."""
-    counter = (position >> 8) << 7
-    bits = np.uint64(key)
-    low = np.uint32(bits & np.uint64(0xFFFFFFFF))
-    high = np.uint32((bits >> np.uint64(32)) + np.uint64(counter >> 32) * _GOLDEN)
-    _uniforms(np.uint32(counter & 0xFFFFFFFF), low, high, u)
+    base, low, high = split((position >> 8) << 7, key)
+    _uniforms(base, low, high, u)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
