@@ -22,8 +22,8 @@ STEPS, PARAMETERS, VALUES = 50, 10, 600  # 500 means
 
 def unbiased_methods() -> list[Scheme]:
     methods = [method() for method in METHODS.values()]
-    small = [dataclasses.replace(m, block_size=200) if "block_size" in m.options() else m for m in methods]
-    return [method for method in small if method.traits.unbiased and not method.traits.exact]
+    unbiased = [method for method in methods if method.traits.unbiased and not method.traits.exact]
+    return [dataclasses.replace(m, block_size=200) if "block_size" in m.options() else m for m in unbiased]
 
 
 def together(a: Tensor, b: Tensor) -> float:
