@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire.errors import MalformedFrameError, MessageError, SchemeError
+from thinwire.errors import MalformedFrameError
 from thinwire.kernels.entropy.book import CLASSES, MAPS, SHAPES, Tables, book
 from thinwire.kernels.entropy.lengths import map_bits
 from thinwire.kernels.entropy.reference import ROOM, RUN
-from thinwire.schemes.base import Plan, Scheme
-from thinwire.schemes.grid import OCTAVE, WEIGHT_OCTAVE, Energies, chunk_runs, segment_steps
+from thinwire.schemes.base import Plan
+from thinwire.schemes.budget import BudgetScheme, own_bytes
+from thinwire.schemes.grid import OCTAVE, Energies, chunk_runs, segment_steps
 from thinwire.schemes.group import Group
 from thinwire.schemes.rate import find_step
 from thinwire.types import Key, Message
 
-__all__ = ["CodedScheme", "GridPlan", "check_decoded", "check_number", "tables_of"]
+__all__ = ["CodedScheme", "GridPlan", "check_decoded", "tables_of"]
 
 _HEAD = struct.Struct("<iBBH")
 _STATES = 8 * 24  # bits that a chunk takes beyond its codes, on average
 _INDEX = 4  # bytes of a chunk's length
-_FEWEST, _MOST = 0.25, 12.0  # bits
+_MOST = 16.0  # bits, of a given step
 _STARTED = 48  # bytes that a message may take beyond its bits, and a segment
 _BEGUN = 4
-_WRAPPED = 136  # bytes that a frame takes for itself, without options and names, and for a segment
-_LISTED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,33 +74,14 @@ class Received(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodedScheme(Scheme):
+class CodedScheme(BudgetScheme):
     """Runs of 256 values by scale class, one grid for all segments of a group; see the subclasses for the options."""
 
-    bits: float | None = 2.0
-    weighting: str | Mapping[str, float] | tuple[tuple[str, float], ...] = "tensor"
-
-    elastic: ClassVar[bool] = True
-    number: ClassVar[str] = "bits"
     side_bytes: ClassVar[int] = 0  # that the method adds to its scales
-
-    def __post_init__(self) -> None:
-        if self.bits is not None:
-            object.__setattr__(self, "bits", check_number(self.method, "bits", self.bits, _FEWEST, _MOST))
-        object.__setattr__(self, "weighting", _check_weighting(self.method, self.weighting))
-
-    def options(self) -> dict[str, Any]:
-        weighting = dict(self.weighting) if isinstance(self.weighting, tuple) else self.weighting
-        return {**super().options(), "weighting": weighting}
-
-    @property
-    def label(self) -> str:
-        weighted = f"-{self.weighting}" if self.weighting == "global" else ""
-        return f"{self.method}{weighted}-{self.bits:g}" if self.bits is not None else f"{self.method}{weighted}"
 
     @property
     def _rate(self) -> float:
-        return _MOST + 4 if self.bits is None else self.bits
+        return _MOST if self.bits is None else self.bits
 
     def part_bytes(self, group: Group) -> Mapping[str, int]:
         """Both are 0 without values.
@@ -113,9 +92,9 @@ class CodedScheme(Scheme):
         if not group.values:
             return {"scales": 0, "codes": 0}
         segments = len(group.places)
-        scales = _HEAD.size + self.side_bytes + (0 if self.weighting == "global" else 2 * segments)
+        scales = _HEAD.size + self.side_bytes + self.weight_bytes(group)
         started = _STARTED + _BEGUN * segments
-        wrapped = started + scales + _WRAPPED + len(json.dumps(self.options())) + _LISTED * segments
+        wrapped = started + scales + own_bytes(self, group)
         bytes_ = int(self._rate * group.values) // 8
         return {"scales": scales, "codes": bytes_ + started - min(wrapped, bytes_ // 8)}
 
@@ -139,7 +118,7 @@ class CodedScheme(Scheme):
 
     def plan(self, message: Message, group: Group) -> GridPlan:
         energies, segments = Energies.of(message, group), len(group.places)
-        weights, shape = self._weights(message, group, energies), self._shape(energies)
+        weights, shape = self.weights(message, group, energies.segment_levels(segments)), self._shape(energies)
         if not energies.loud.any():
             return GridPlan(step=0, weights=np.zeros(segments, np.int16), shape=shape, energies=energies)
 
@@ -158,18 +137,6 @@ class CodedScheme(Scheme):
     def _given_step(self, energies: Energies, weights: np.ndarray) -> int | None:
         return None
 
-    def _weights(self, message: Message, group: Group, energies: Energies) -> np.ndarray:
-        """int16 `[segments]`, in 1/128 octaves."""
-        if self.weighting == "global":
-            return np.zeros(len(group.places), np.int16)
-        if self.weighting == "tensor":
-            return np.rint(energies.segment_levels(len(group.places)) * WEIGHT_OCTAVE).astype(np.int16)
-        assert isinstance(self.weighting, tuple)
-        known, names = dict(self.weighting), [message.layout[place.segment].name for place in group.places]
-        if missing := [name for name in names if name not in known]:
-            raise MessageError(f"{self.method}: its weighting has no weight for tensor {missing[0]!r}")
-        return np.rint(np.log2([known[name] for name in names]) * WEIGHT_OCTAVE).astype(np.int16)
-
     def encode(self, message: Message, group: Group, plan: Plan | None, key: Key) -> list[Tensor]:
         assert isinstance(plan, GridPlan)
         if not group.values:
@@ -187,8 +154,8 @@ class CodedScheme(Scheme):
             coarser = 2 * coarser or 1 + min(int(1.5 * 8 * OCTAVE * excess / group.values), OCTAVE // 8)
             step += coarser  # until a code is hardly more than its class: see _FEWEST
         head = _HEAD.pack(step, plan.shape, map_, 0)
-        sent = b"" if self.weighting == "global" else plan.weights.astype("<i2").tobytes()
-        scales = torch.frombuffer(bytearray(head + side + sent), dtype=torch.uint8).to(message.device)
+        octets = bytearray(head + side + self.weights_to_send(plan.weights))
+        scales = torch.frombuffer(octets, dtype=torch.uint8).to(message.device)
         return [scales, _joined(words, lengths)]
 
     def _read(self, parts: list[Tensor], group: Group, device: torch.device) -> Received:
@@ -211,8 +178,7 @@ class CodedScheme(Scheme):
         good = int(lengths.sum()) == len(words) and shape < len(SHAPES) and map_ < len(MAPS) and reserved == 0
         if not good or abs(step) > 1 << 20:
             raise MalformedFrameError(f"frame: {self.method} scales or chunk lengths that no encoder writes")
-        weights = np.frombuffer(octets, "<i2", offset=_HEAD.size + self.side_bytes)
-        weights = weights if len(weights) else np.zeros(len(group.places), np.int16)
+        weights = self.weights_received(octets[_HEAD.size + self.side_bytes :], group)
         owner = group.blocks(RUN, device)[1]
         steps = torch.from_numpy(segment_steps(step, weights)).to(device)[owner]
         side = octets[_HEAD.size : _HEAD.size + self.side_bytes]
@@ -251,24 +217,3 @@ def _joined(words: Tensor, lengths: Tensor) -> Tensor:
     room = words.shape[1]
     body = torch.cat([row[room - size :] for row, size in zip(words, lengths.tolist())]).view(torch.uint8)
     return torch.cat([lengths.to(torch.int32).view(torch.uint8), body]) if len(lengths) > 1 else body
-
-
-def check_number(method: str, option: str, value: object, least: float, most: float) -> float:
-    """The value as a float, or SchemeError unless it is a number within [least, most]."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
-        raise SchemeError(f"{method}: {option} must be a number in {least:g}..{most:g}, got {value!r}")
-    return float(value)
-
-
-def _check_weighting(method: str, weighting: object) -> str | tuple[tuple[str, float], ...]:
-    if isinstance(weighting, str) and weighting in ("tensor", "global"):
-        return weighting
-    pairs = dict(weighting) if isinstance(weighting, (Mapping, tuple)) else {}
-    if not pairs or not all(isinstance(name, str) for name in pairs):
-        raise SchemeError(
-            f"{method}: weighting must be 'tensor', 'global' or a mapping from names to weights, got {weighting!r}"
-        )
-    checked = {
-        name: check_number(method, f"the weight of {name!r}", pairs[name], 2.0**-100, 2.0**100) for name in pairs
-    }
-    return tuple(sorted(checked.items()))

@@ -15,7 +15,8 @@ from thinwire.kernels.dither import dither_cost, dither_decode, dither_encode
 from thinwire.kernels.entropy.book import LENGTH_UNIT, book
 from thinwire.kernels.entropy.lengths import mean_lengths
 from thinwire.kernels.entropy.reference import RUN
-from thinwire.schemes.coded import CodedScheme, GridPlan, check_decoded, check_number, tables_of
+from thinwire.schemes.budget import check_number
+from thinwire.schemes.coded import CodedScheme, GridPlan, check_decoded, tables_of
 from thinwire.schemes.grid import OCTAVE, Energies, chunk_runs
 from thinwire.schemes.group import Group
 from thinwire.types import Key, Message, Traits

@@ -17,13 +17,13 @@ from torch import Tensor
 from thinwire.kernels.dither import NO_ENERGY, run_energies, settle_classes
 from thinwire.kernels.entropy.book import QUIETEST
 from thinwire.kernels.table import LENGTH
+from thinwire.schemes.budget import WEIGHT_OCTAVE, half_log2, segment_levels
 from thinwire.schemes.group import Group
 from thinwire.types import Message
 
-__all__ = ["OCTAVE", "WEIGHT_OCTAVE", "Energies", "chunk_runs", "powers", "segment_steps"]
+__all__ = ["OCTAVE", "Energies", "chunk_runs", "powers", "segment_steps"]
 
 OCTAVE = 4096
-WEIGHT_OCTAVE = 128
 _WIDEST = 16  # octaves between the step and the root mean square of the loudest run: the step is not less than that
 _BITS = 96
 _FLATNESS = np.array([0.790, 0.767, 0.730])  # below each of these a law with a wider spread of scales suits better
@@ -57,13 +57,6 @@ def chunk_runs(runs: int) -> int:
     return min(max(1 << (runs // 8).bit_length() - 1, 128), 512) if runs >= 8 else 128
 
 
-def _log2(squares: np.ndarray) -> np.ndarray:
-    """Half the logarithm of positive numbers: that of a number times 4^k is exactly k more."""
-    mantissa, exponent = np.frexp(squares)
-    odd = exponent & 1
-    return 0.5 * np.log2(mantissa * (1 + odd)) + (exponent - odd) // 2
-
-
 @dataclass(frozen=True)
 class Energies:
     """A group's runs on the host.
@@ -91,16 +84,12 @@ class Energies:
         counts, finite = table[:, LENGTH].cpu().numpy(), ~np.isnan(sums[:, 0])
         sums = np.where(finite[:, None], sums, 0.0)
         loud = sums[:, 0] > 0
-        level = np.where(loud, _log2(np.where(loud, sums[:, 0] / counts, 1.0)), 0.0)
+        level = np.where(loud, half_log2(np.where(loud, sums[:, 0] / counts, 1.0)), 0.0)
         return Energies(counts, owner.cpu().numpy(), finite, loud, sums[:, 0], sums[:, 1], level)
-
-    def by_segment(self, numbers: np.ndarray, segments: int) -> np.ndarray:
-        return np.bincount(self.owner, numbers, segments)
 
     def segment_levels(self, segments: int) -> np.ndarray:
         """log2 of each segment's root mean square over its finite runs, 0 where it has no energy."""
-        squares, counts = self.by_segment(self.squares, segments), self.by_segment(self.counts * self.finite, segments)
-        return np.where(squares > 0, _log2(np.where(squares > 0, squares, 1.0) / np.maximum(counts, 1)), 0.0)
+        return segment_levels(self.owner, self.squares, self.counts * self.finite, segments)
 
     def flatness(self) -> float:
         """Mean magnitude over root mean square within runs, weighted by values: 0.798 for Gaussian values."""

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from thinwire.kernels.entropy.book import CLASSES, QUIETEST
-from thinwire.schemes.grid import OCTAVE, WEIGHT_OCTAVE, Energies
+from thinwire.schemes.budget import WEIGHT_OCTAVE
+from thinwire.schemes.grid import OCTAVE, Energies
 
 __all__ = ["find_step"]
 
