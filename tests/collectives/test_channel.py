@@ -8,8 +8,10 @@ import time
 import types
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from thinwire.collectives import Channel
+from thinwire.collectives import Channel, Stages
 from thinwire.collectives import channel as channel_module
 from thinwire.errors import ChannelError
 from workers import Workers, workers
@@ -55,6 +57,43 @@ def timed_job(rank: int, n: int) -> None:
 
 def test_time_within_a_stage_of_another_stage_counts_once() -> None:
     workers(1).run(timed_job)
+
+
+def early_job(rank: int, n: int) -> list[str]:
+    """Rank 1 does not come to the exchange of job 0 before job 1, submitted later, has begun on rank 0."""
+    channel, under_way, token, log = Channel(), threading.Event(), torch.zeros(1), []
+
+    def stages(number: int) -> Stages[int]:
+        log.append(f"encode {number}")
+        if number == 1 and rank == 0:
+            dist.send(token, 1)
+        if number == 3:
+            raise MemoryError("no room")
+        yield
+        if number == 0:
+            under_way.set()
+            if rank == 1:
+                dist.recv(token, 0)
+        rows = channel.link.gather(torch.full((5,), number + rank, dtype=torch.uint8))
+        log.append(f"decode {number}")
+        return int(rows.sum())
+
+    futures = [channel.submit(stages(0))]
+    under_way.wait()
+    futures += [channel.submit(stages(number)) for number in range(1, 4)]
+    for number, future in enumerate(futures[:3]):
+        assert future.wait() == 5 * (n * number + sum(range(n)))
+    with pytest.raises(ChannelError, match="failed: MemoryError: no room"):
+        futures[3].wait()
+    return log
+
+
+def test_the_next_job_encodes_while_one_waits_for_the_transport() -> None:
+    logs = workers(2).run(early_job)
+    assert logs[0][:3] == ["encode 0", "encode 1", "decode 0"]
+    for log in logs:
+        assert [said for said in log if "encode" in said] == ["encode 0", "encode 1", "encode 2", "encode 3"]
+        assert [said for said in log if "decode" in said] == ["decode 0", "decode 1", "decode 2"]
 
 
 def context_job(rank: int, n: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import thinwire
-from thinwire.collectives import all_reduce, by_gather, reduce_scatter
+from thinwire.collectives import all_reduce, call, reduce_scatter
 from thinwire.errors import AlteredFrameError
 from thinwire.types import Key
 from thinwire.wire import accumulate, compose, encode
@@ -91,7 +91,7 @@ def altered_job(rank: int, n: int) -> float:
     good = all_reduce(x, thinwire.ORQ(), **options)
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
-            patch.setattr(by_gather, "encode", flipped)
+            patch.setattr(call, "encode", flipped)
         bad = all_reduce(x, thinwire.ORQ(), **options)
     return float((good - bad).abs().sum())
 

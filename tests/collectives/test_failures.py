@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import thinwire
-from thinwire.collectives import Channel, all_reduce, average, by_gather, call
+from thinwire.collectives import Channel, all_reduce, average, call
 from thinwire.errors import AlteredFrameError, ChannelError, PeerFailure
 from thinwire.types import Key
 from thinwire.wire import compose, encode
@@ -40,7 +40,7 @@ def encode_job(rank: int, n: int, failing: list[int], text: str, values: int) ->
 
     with pytest.MonkeyPatch.context() as patch:
         if rank in failing:
-            patch.setattr(by_gather, "encode", broken)
+            patch.setattr(call, "encode", broken)
         first = attempt(channel, values)
     return first, attempt(channel, values)
 
@@ -74,7 +74,7 @@ def altered_job(rank: int, n: int) -> str:
 
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
-            patch.setattr(by_gather, "encode", flipped)
+            patch.setattr(call, "encode", flipped)
         return attempt(channel)
 
 
@@ -160,7 +160,7 @@ def broken_for_good_job(rank: int, n: int) -> None:
     group = new_group()
     with pytest.MonkeyPatch.context() as patch:
         if rank == 0:
-            patch.delattr(by_gather, "encode")
+            patch.delattr(call, "encode")
         with pytest.raises(PeerFailure) as first:
             all_reduce(torch.ones(10), thinwire.ORQ(), group=group, algorithm="all_gather")
     with pytest.raises(PeerFailure) as second:

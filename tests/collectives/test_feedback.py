@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import thinwire
-from thinwire.collectives import Channel, mean_of_frames
+from thinwire.collectives import Channel, average
 from thinwire.collectives.shards import cut
 from thinwire.types import Key, Message
 from thinwire.wire import compose
@@ -47,7 +47,7 @@ def telescoping_job(rank: int, n: int, algorithm: str) -> None:
     received, true = torch.zeros(5007), torch.zeros(5007)
     for step in range(8):
         message, _ = compose(gradients(rank, step), thinwire.SignSGD())
-        received += mean_of_frames(channel, message, Key(step=step), algorithm=algorithm, feedback=memory)
+        received += average(channel, message, Key(step=step), algorithm, feedback=memory).wait()
         true += torch.stack([torch.cat(list(gradients(r, step).values())) for r in range(n)]).mean(0)
     kept = torch.cat([memory.residuals.pop((name, stream)) for stream, name in enumerate("abc")]) / n
     own = cut(message.layout, n)[rank]
@@ -89,9 +89,7 @@ def broken_job(rank: int, n: int, where: str, algorithm: str) -> str:
     message, _ = compose(torch.ones(3000), thinwire.SignSGD())
 
     def step() -> Tensor:
-        return channel.submit(
-            lambda: mean_of_frames(channel, message, Key(), algorithm=algorithm, feedback=feedback)
-        ).wait()
+        return average(channel, message, Key(), algorithm, feedback=feedback).wait()
 
     with pytest.raises(thinwire.ThinwireError) as caught:
         step(), step()  # the others may learn of it at their next exchange

@@ -7,9 +7,9 @@ import torch
 
 import thinwire
 from samples import tensors
-from thinwire.collectives import Channel, all_reduce, by_gather, by_node, mean_of_frames
+from thinwire.collectives import Channel, all_reduce, average, call
 from thinwire.errors import ChannelError, PeerFailure, SchemeError
-from thinwire.types import Key
+from thinwire.types import Key, Message
 from thinwire.wire import accumulate, capacity, compose, encode
 from workers import Workers, new_group
 
@@ -51,7 +51,7 @@ def test_leaders_encode_their_nodes_means_and_all_ranks_get_the_same(four: Worke
 def traffic_job(rank: int, n: int) -> None:
     channel = Channel(ranks_per_node=2)
     message, _ = compose(torch.randn(20_000), thinwire.ORQ(levels=3))
-    channel.submit(lambda: mean_of_frames(channel, message, Key(), algorithm="hierarchical")).wait()
+    average(channel, message, Key(), "hierarchical").wait()
     plain = capacity(compose(torch.empty(20_000), thinwire.NoCompression())[0].layout)
     frame = capacity(message.layout)
     sent = plain + (0 if rank % 2 else frame)  # to the leader; or to the other node, and back to this one
@@ -87,14 +87,14 @@ def failing_job(rank: int, n: int, where: str) -> str:
     """Rank 3 (no leader) cannot encode, or rank 2 (its leader) cannot."""
     group = new_group()
 
-    def broken(*_: object, **__: object) -> torch.Tensor:
+    def broken(message: Message, *args: object, **options: object) -> torch.Tensor:
+        if where == "leader" and message.layout[0].scheme.traits.exact:  # within the node
+            return encode(message, *args, **options)  # type: ignore[arg-type]
         raise MemoryError("no room")
 
     with pytest.MonkeyPatch.context() as patch:
-        if (where, rank) == ("member", 3):
-            patch.setattr(by_node, "encode", broken)
-        if (where, rank) == ("leader", 2):
-            patch.setattr(by_gather, "encode", broken)
+        if (where, rank) in (("member", 3), ("leader", 2)):
+            patch.setattr(call, "encode", broken)
         with pytest.raises(PeerFailure) as caught:
             all_reduce(torch.ones(100), thinwire.ORQ(), group=group, algorithm="hierarchical", ranks_per_node=2)
     return str(caught.value)

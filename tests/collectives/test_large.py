@@ -8,7 +8,7 @@ import torch
 import thinwire
 from samples import Squeezed
 from thinwire import kernels
-from thinwire.collectives import Channel, agree, mean_of_frames, plain_mean
+from thinwire.collectives import Channel, agree, average, plain_mean
 from thinwire.collectives.shards import cut
 from thinwire.collectives.transport import Link
 from thinwire.types import Key, Message, Segment
@@ -41,8 +41,7 @@ def chunked_job(rank: int, n: int, algorithm: str, elastic: bool, most: int) -> 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Link, "most", limit)
             patch.setattr(channel.link, "_carry", counted)
-            job = lambda: mean_of_frames(channel, message, Key(step=3), algorithm=algorithm)  # noqa: B023, E731
-            means.append(channel.submit(job).wait())
+            means.append(average(channel, message, Key(step=3), algorithm).wait())
             agree(channel, {"words": "the same " * 100})
             plain = channel.submit(lambda: plain_mean(channel, message.flat)).wait()  # noqa: B023
         traffic.append(channel.traffic.bytes_sent)

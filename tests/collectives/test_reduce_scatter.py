@@ -9,7 +9,7 @@ import torch
 
 import thinwire
 from samples import tensors
-from thinwire.collectives import Channel, all_reduce, average, by_scatter
+from thinwire.collectives import Channel, all_reduce, average, call
 from thinwire.collectives.shards import cut
 from thinwire.types import Key, Message
 from thinwire.wire import accumulate, capacity, compose, encode
@@ -48,7 +48,7 @@ def the_long_way(
 def mean_job(rank: int, n: int, scheme: thinwire.schemes.Scheme, second: thinwire.schemes.Scheme | None) -> bytes:
     channel, key, own = Channel(), Key(seed=3, step=5), tensors(rank)
     message, _ = compose(own, scheme)
-    mean = average(channel, message, key, "reduce_scatter", second).wait()
+    mean = average(channel, message, key, "reduce_scatter", second_leg=second).wait()
     assert torch.equal(mean, the_long_way(n, scheme, second, key))
     assert all(torch.equal(own[name], value) for name, value in tensors(rank).items())  # nothing was written to
     channel.close()
@@ -123,7 +123,7 @@ def traffic_job(rank: int, n: int) -> tuple[int, int]:
     message, _ = compose(tensors(rank), thinwire.ORQ(levels=5))
     second = thinwire.ORQ(levels=17)
     for step in range(2):
-        average(channel, message, Key(step=step), "reduce_scatter", second).wait()
+        average(channel, message, Key(step=step), "reduce_scatter", second_leg=second).wait()
     shards = cut(message.layout, n)
     first = [capacity(shard.layout) for shard in shards]
     back = [capacity(shard.under(second)) for shard in shards]
@@ -159,7 +159,7 @@ def encode_job(rank: int, n: int, values: int) -> tuple[str, str]:
 
     with pytest.MonkeyPatch.context() as patch:
         if rank == 2:
-            patch.setattr(by_scatter, "encode", broken)
+            patch.setattr(call, "encode", broken)
         return failing(channel, values), failing(channel, values)
 
 
@@ -186,7 +186,7 @@ def second_leg_job(rank: int, n: int, altered: bool) -> str:
 
     with pytest.MonkeyPatch.context() as patch:
         if rank == (2 if altered else 1):
-            patch.setattr(by_scatter, "encode", wrong)
+            patch.setattr(call, "encode", wrong)
         return failing(channel)
 
 

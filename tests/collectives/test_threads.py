@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import thinwire
-from thinwire.collectives import Channel, all_reduce, average, by_gather, call
+from thinwire.collectives import Channel, all_reduce, average, call
 from thinwire.errors import ChannelError
 from thinwire.types import Key
 from thinwire.wire import compose
@@ -55,7 +55,7 @@ def group_destroyed(rank: int) -> None:
     dist.destroy_process_group(group)
 
 
-def broken(rank: int, module: object, name: str) -> None:
+def broken(rank: int, name: str) -> None:
     channel = Channel()
 
     def raising(*_: object, **__: object) -> None:
@@ -63,17 +63,17 @@ def broken(rank: int, module: object, name: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         if rank == 1:
-            patch.setattr(module, name, raising)
+            patch.setattr(call, name, raising)
         with pytest.raises(ChannelError, match="rank 1"):
             two_steps(channel)
 
 
 def told_by_its_frame(rank: int) -> None:
-    broken(rank, by_gather, "encode")
+    broken(rank, "encode")
 
 
 def told_by_the_store(rank: int) -> None:
-    broken(rank, call, "accumulate")
+    broken(rank, "accumulate")
 
 
 def hooked(rank: int, failing: bool, close: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 
 import pytest
@@ -11,9 +10,9 @@ import torch
 from torch import Tensor
 
 import thinwire
-from thinwire.collectives import Channel, all_gather, mean_of_frames
+from thinwire.collectives import Channel, all_gather, average
 from thinwire.schemes import METHODS, Scheme
-from thinwire.types import Key, Message
+from thinwire.types import Key
 from thinwire.wire import compose
 from workers import Workers
 
@@ -36,14 +35,11 @@ def means_job(rank: int, n: int, algorithm: str) -> None:
     x = torch.randn(VALUES, generator=torch.Generator().manual_seed(rank))
     channel = Channel(ranks_per_node=2)
 
-    def mean(message: Message, key: Key) -> Tensor:
-        return mean_of_frames(channel, message, key, algorithm=algorithm)
-
     true = channel.submit(lambda: channel.link.add(x.double() / n)).wait()
     for scheme in unbiased_methods():
         message, _ = compose([x] * PARAMETERS, scheme)
         keys = [Key(seed=9, step=step) for step in range(STEPS)]
-        futures = [channel.submit(functools.partial(mean, message, key)) for key in keys]
+        futures = [average(channel, message, key, algorithm) for key in keys]
         means = torch.stack([future.wait() for future in futures]).double().view(STEPS, PARAMETERS, VALUES)
         errors = means - true
         every = errors.flatten(0, 1)

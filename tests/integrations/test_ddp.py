@@ -19,7 +19,7 @@ from thinwire import ddp
 from thinwire.schemes import METHODS, Scheme
 from thinwire.types import Key, Message
 from thinwire.wire import accumulate, capacity, encode
-from workers import Workers
+from workers import Workers, workers
 
 
 def expected_means(seen: list[tuple[Message, Key]], n: int) -> dict[str, Tensor]:
@@ -263,3 +263,27 @@ def result_job(rank: int, n: int, kind: str) -> None:
 def test_the_result_is_new_and_of_the_buckets_count_and_dtype(team: Workers, kind: str) -> None:
     """DDP itself takes any length and dtype in silence."""
     team.run(result_job, kind)
+
+
+def overlap_job(rank: int, n: int) -> None:
+    """Rank 1 sends its first bucket's frame only after rank 0, which waits for it, has begun to encode its second."""
+    model, token, buckets = build("mlp", bucket_cap_mb=0.01), torch.zeros(1), 0
+
+    def observe(*_: object) -> None:
+        nonlocal buckets
+        buckets += 1
+        if (rank, buckets) == (1, 1):
+            dist.recv(token, 0)
+        elif (rank, buckets) == (0, 2):
+            dist.send(token, 1)
+
+    handle = ddp.register(model, thinwire.ORQ())
+    backward(model, rank, 0)  # DDP makes its buckets
+    handle.observer = observe
+    backward(model, rank, 1)
+    assert buckets > 1
+    handle.close()
+
+
+def test_a_bucket_is_encoded_while_another_is_being_sent() -> None:
+    workers(2).run(overlap_job)

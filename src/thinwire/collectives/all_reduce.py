@@ -15,6 +15,7 @@ from thinwire.collectives.channel import Channel
 from thinwire.collectives.exchange import check_algorithm, mean_of_frames
 from thinwire.collectives.groups import submit
 from thinwire.collectives.shards import cut
+from thinwire.collectives.stages import Stages
 from thinwire.errors import SchemeError
 from thinwire.schemes import Scheme
 from thinwire.types import Key, Layout, Segment
@@ -72,8 +73,10 @@ def all_reduce(
     elif ranks_per_node is not None:
         raise SchemeError(f"{algorithm} knows no nodes: ranks_per_node needs algorithm='hierarchical'")
 
-    def job(channel: Channel, key: Key) -> Any:
-        mean = mean_of_frames(channel, message, key, algorithm=algorithm, second_leg=second_leg, checked=checksum)
+    def job(channel: Channel, key: Key) -> Stages[Any]:
+        mean = yield from mean_of_frames(
+            channel, message, key, algorithm=algorithm, second_leg=second_leg, checked=checksum
+        )
         return _restore(mean, message.layout, shape)
 
     future = submit(group, key, message, job, ranks_per_node)
@@ -96,9 +99,9 @@ def all_gather(
     """
     message, shape = compose(x, scheme)
 
-    def job(channel: Channel, key: Key) -> list[Any]:
+    def job(channel: Channel, key: Key) -> Stages[list[Any]]:
         call = _call(channel, key, checksum)
-        frames = gather_frames(call, message)[1]
+        _, frames = yield from gather_frames(call, message)
         decoded = [zeros(message.layout, message.device) for _ in frames]
         with channel.timed("decode"):
             for rank, (frame, values) in enumerate(zip(frames, decoded)):
@@ -128,8 +131,8 @@ def reduce_scatter(
     """
     message, shape = compose(x, scheme)
 
-    def job(channel: Channel, key: Key) -> Any:
-        mean = shard_mean(_call(channel, key, checksum), message)
+    def job(channel: Channel, key: Key) -> Stages[Any]:
+        mean = yield from shard_mean(_call(channel, key, checksum), message)
         own = [share[channel.rank] for share in _by_segment(message.layout, channel.world_size)]
         layout = tuple(
             Segment(shape=(part.stop - part.start,), dtype=segment.dtype, scheme=segment.scheme, name=segment.name)

@@ -6,15 +6,16 @@ from torch import Tensor
 
 from thinwire.collectives.call import Call, zeros
 from thinwire.collectives.failure import frames_or_failure, raise_failures
+from thinwire.collectives.stages import Stages
 from thinwire.types import Message
-from thinwire.wire import capacity, encode
+from thinwire.wire import capacity
 
 __all__ = ["gather_frames", "gather_mean"]
 
 
-def gather_mean(call: Call, message: Message) -> Tensor:
+def gather_mean(call: Call, message: Message) -> Stages[Tensor]:
     """The mean over `call.ranks`, flat. One encoding's error; (n - 1) frames sent, n decoded."""
-    message, frames = gather_frames(call, message)
+    message, frames = yield from gather_frames(call, message)
     with call.channel.timed("decode"):
         total = zeros(message.layout, message.device)
         for rank, frame in zip(call.ranks, frames):
@@ -26,17 +27,18 @@ def gather_mean(call: Call, message: Message) -> Tensor:
         return total.div_(len(call.ranks))
 
 
-def gather_frames(call: Call, message: Message) -> tuple[Message, list[Tensor]]:
+def gather_frames(call: Call, message: Message) -> Stages[tuple[Message, list[Tensor]]]:
     """Encode a message and exchange the frames: what was encoded, and the frames in the order of `call.ranks`."""
     channel, prepared = call.channel, message
 
     def make() -> list[Tensor]:
         nonlocal prepared
         prepared = call.prepare(message)
-        return [encode(prepared, call.key, checked=call.checked, plans=call.plan(prepared))]
+        return [call.encode(prepared)]
 
     with channel.timed("encode"):
         (mine,), failure = frames_or_failure(make, [capacity(message.layout)], message.device)
+    yield
     frames = call.spread(mine, [message.layout] * len(call.ranks))
     channel.count(values=message.numel, frame_bytes=mine.numel())
     raise_failures(frames, call.ranks, own=failure)

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from thinwire.collectives.call import Call, exchange, zeros
 from thinwire.collectives.failure import failure_frame, failure_in, frames_or_failure, raise_failures
+from thinwire.collectives.stages import Stages, finish
 from thinwire.errors import ChannelError, PeerFailure, SchemeError
 from thinwire.schemes import NoCompression
-from thinwire.types import Key, Layout, Message, Segment
-from thinwire.wire import accumulate, capacity, encode
+from thinwire.types import Layout, Message, Segment
+from thinwire.wire import capacity
 
 __all__ = ["node_mean", "node_ranks"]
 
@@ -38,7 +39,7 @@ def node_ranks(given: int | None) -> int:
     return int(os.environ["LOCAL_WORLD_SIZE"]) if given is None else given
 
 
-def node_mean(call: Call, message: Message, mean_of: Callable[[Call, Message], Tensor]) -> Tensor:
+def node_mean(call: Call, message: Message, mean_of: Callable[[Call, Message], Stages[Tensor]]) -> Stages[Tensor]:
     """The mean over all ranks, flat.
 
     Args:
@@ -48,7 +49,7 @@ def node_mean(call: Call, message: Message, mean_of: Callable[[Call, Message], T
     if size is None:
         raise SchemeError("this channel knows no nodes: create it with ranks_per_node")
     first = channel.rank // size * size
-    frames, layout = _to_leader(call, message, range(first, first + size))
+    frames, layout = yield from _to_leader(call, message, range(first, first + size))
     if channel.leaders is None:
         return _from_leader(call, message, None, range(first, first + size))
     node: Message = message
@@ -66,7 +67,7 @@ def node_mean(call: Call, message: Message, mean_of: Callable[[Call, Message], T
     leaders = dataclasses.replace(call, link=channel.leaders, ranks=ranks, observer=tell)
     result: Tensor | Exception
     try:
-        result = mean_of(leaders, node)
+        result = finish(mean_of(leaders, node))
     except Exception as error:
         if isinstance(error, ChannelError) and not isinstance(error, PeerFailure):
             raise
@@ -74,7 +75,7 @@ def node_mean(call: Call, message: Message, mean_of: Callable[[Call, Message], T
     return _from_leader(call, message, result, range(first, first + size))
 
 
-def _to_leader(call: Call, message: Message, node: range) -> tuple[dict[int, Tensor], Layout]:
+def _to_leader(call: Call, message: Message, node: range) -> Stages[tuple[dict[int, Tensor], Layout]]:
     """Send plain frames to the leader; what arrived there, and their layout."""
     layout = tuple(dataclasses.replace(segment, scheme=NoCompression()) for segment in message.layout)
     slot, leader = capacity(layout), node[0]
@@ -82,10 +83,11 @@ def _to_leader(call: Call, message: Message, node: range) -> tuple[dict[int, Ten
     def make() -> list[Tensor]:
         if call.observer is not None:
             call.observer(message, call.key)
-        return [encode(Message(layout, message.values), call.key, checked=call.checked)]
+        return [call.encode(Message(layout, message.values))]
 
     with call.channel.timed("encode"):
         (mine,), _ = frames_or_failure(make, [slot], message.device)
+    yield
     slots = dict.fromkeys(node if call.channel.rank == leader else (), slot)
     return exchange(call.channel, call.link, {leader: mine}, {leader: slot}, slots, message.device), layout
 
@@ -107,11 +109,11 @@ def _from_leader(call: Call, message: Message, result: Tensor | Exception | None
     """Hand the leader's result to its node, exactly; or why there is none, in the same words for all."""
     mean = zeros(message.layout, message.device)
     layout = (Segment(shape=(mean.numel(),), dtype=mean.dtype, scheme=NoCompression()),)
-    key, leader = Key(rank=node[0], step=call.key.step), node[0]
+    leader = node[0]
     slot = max(capacity(layout), _ROOM)
     outgoing: dict[int, Tensor] = {}
     if isinstance(result, Tensor):
-        outgoing = dict.fromkeys(node, encode(Message(layout, [result]), key, checked=call.checked))
+        outgoing = dict.fromkeys(node, call.encode(Message(layout, [result])))
     elif result is not None:
         known = isinstance(result, PeerFailure)
         said = str(result) if known else f"rank {leader} could not average: {type(result).__name__}: {result}"
@@ -122,5 +124,5 @@ def _from_leader(call: Call, message: Message, result: Tensor | Exception | None
     if cause is not None:
         raise PeerFailure(cause) from (result if isinstance(result, Exception) else None)
     with call.channel.timed("decode"):
-        accumulate(frame, layout, mean, key, checked=call.checked)
+        call.add(frame, leader, layout, mean)
     return mean

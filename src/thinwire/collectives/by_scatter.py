@@ -7,6 +7,7 @@ however many ranks there are.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -14,52 +15,58 @@ from torch import Tensor
 from thinwire.collectives.call import Call, zeros
 from thinwire.collectives.failure import frames_or_failure, raise_failures
 from thinwire.collectives.shards import Shard, cut
+from thinwire.collectives.stages import Stages
 from thinwire.schemes import Scheme
 from thinwire.types import Layout, Message
-from thinwire.wire import capacity, encode
+from thinwire.wire import capacity
 
 __all__ = ["scatter_mean", "shard_mean"]
 
 
-def scatter_mean(call: Call, message: Message, second_leg: Scheme | None) -> Tensor:
+def scatter_mean(call: Call, message: Message, second_leg: Scheme | None) -> Stages[Tensor]:
     """The mean over `call.ranks`, flat: of two encodings, each with its own error."""
     shards = cut(message.layout, len(call.ranks))
     first = _FirstLeg(call, message, shards)
     layouts = [shard.under(second_leg) for shard in shards]
+    yield
+    first.exchange()
     return _second_leg(call, first, shards, layouts)
 
 
-def shard_mean(call: Call, message: Message) -> Tensor:
+def shard_mean(call: Call, message: Message) -> Stages[Tensor]:
     """The mean of this rank's shard `cut(message.layout, n)[index]`, back to back: the first leg alone."""
-    return _FirstLeg(call, message, cut(message.layout, len(call.ranks))).finish()
+    first = _FirstLeg(call, message, cut(message.layout, len(call.ranks)))
+    yield
+    first.exchange()
+    return first.finish()
 
 
 class _FirstLeg:
-    """Frames of all shards, exchanged.
-
-    Raises:
-        PeerFailure: a rank could not encode; on all ranks.
-        ChannelError: a rank is gone.
-    """
+    """Frames of all shards: encoded, then exchanged, then averaged."""
 
     def __init__(self, call: Call, message: Message, shards: Sequence[Shard]) -> None:
         self.call, self.shards = call, shards
         self.message = message
-        slots = [capacity(shard.layout) for shard in shards]
+        self.slots = [capacity(shard.layout) for shard in shards]
+        self.received: list[Tensor] = []
         with call.channel.timed("encode"):
-            self.sent, failure = frames_or_failure(self._encode, slots, message.device)
-        self.received = call.swap(self.sent, slots, [slots[call.index]] * len(slots))
-        call.channel.count(values=message.numel, frame_bytes=sum(frame.numel() for frame in self.sent))
-        raise_failures(self.received, call.ranks, own=failure)
+            self.sent, self.failure = frames_or_failure(self._encode, self.slots, message.device)
 
     def _encode(self) -> list[Tensor]:
         self.message = self.call.prepare(self.message)
-        call = self.call
-        frames = []
-        for shard in self.shards:
-            part = shard.of(self.message)
-            frames.append(encode(part, call.key, checked=call.checked, plans=call.plan(part)))
-        return frames
+        return [self.call.encode(shard.of(self.message)) for shard in self.shards]
+
+    def exchange(self) -> None:
+        """Send each shard's frame to its owner.
+
+        Raises:
+            PeerFailure: a rank could not encode; on all ranks.
+            ChannelError: a rank is gone.
+        """
+        call, slots = self.call, self.slots
+        self.received = call.swap(self.sent, slots, [slots[call.index]] * len(slots))
+        call.channel.count(values=self.message.numel, frame_bytes=sum(frame.numel() for frame in self.sent))
+        raise_failures(self.received, call.ranks, own=self.failure)
 
     def finish(self) -> Tensor:
         """The mean of this rank's shard; and the feedback's due."""
@@ -84,7 +91,7 @@ class _FirstLeg:
 def _second_leg(call: Call, first: _FirstLeg, shards: Sequence[Shard], layouts: Sequence[Layout]) -> Tensor:
     """Encode this rank's mean, or say why there is none; decode everybody's."""
     device, own = first.message.device, call.index
-    stratum = call.key.stratum + 1
+    back = dataclasses.replace(call, key=call.key.replace(stratum=call.key.stratum + 1))
     mean: Message | None = None
 
     def make() -> list[Tensor]:
@@ -92,8 +99,7 @@ def _second_leg(call: Call, first: _FirstLeg, shards: Sequence[Shard], layouts: 
         values = first.finish()
         with call.channel.timed("encode"):
             mean = call.compensate(_message(layouts[own], values))
-            key = call.key.replace(stratum=stratum)
-            return [encode(mean, key, checked=call.checked, plans=call.plan(mean))]
+            return [back.encode(mean)]
 
     (mine,), failure = frames_or_failure(make, [capacity(layouts[own])], device)
     frames = call.spread(mine, layouts)
@@ -103,7 +109,7 @@ def _second_leg(call: Call, first: _FirstLeg, shards: Sequence[Shard], layouts: 
         flat = zeros(first.message.layout, device)
         for index, (rank, shard, layout) in enumerate(zip(call.ranks, shards, layouts)):
             part = zeros(layout, device)
-            call.add(frames[index], rank, layout, part, stratum)
+            back.add(frames[index], rank, layout, part)
             shard.scatter(part, flat)
             if call.feedback is not None and index == own:
                 assert mean is not None

@@ -12,9 +12,8 @@ from thinwire.collectives.channel import Channel
 from thinwire.collectives.feedback import Feedback, Observer
 from thinwire.collectives.transport import Link
 from thinwire.errors import FrameError
-from thinwire.schemes import Plan
 from thinwire.types import Key, Layout, Message
-from thinwire.wire import accumulate, capacity, elastic, plan, trim
+from thinwire.wire import accumulate, capacity, elastic, encode, plan, trim
 
 __all__ = ["Call", "exchange", "zeros"]
 
@@ -51,10 +50,12 @@ class Call:
     def compensate(self, message: Message) -> Message:
         return message if self.feedback is None else self.feedback.compensate(message)
 
-    def plan(self, message: Message) -> list[Plan | None]:
-        """The plans that `message` is encoded under."""
+    def encode(self, message: Message) -> Tensor:
+        """The frame of a message, under this call's key."""
         with self.channel.timed("plan"):
-            return plan(message)
+            plans = plan(message)
+        with self.channel.timed("encode"):
+            return encode(message, self.key, checked=self.checked, plans=plans)
 
     def swap(self, outgoing: Sequence[Tensor], limits: Sequence[int], slots: Sequence[int]) -> list[Tensor]:
         """Send a frame to each of `ranks` and receive one from each.
@@ -84,15 +85,14 @@ class Call:
         self.channel.count(bytes_sent=others, bytes_received=others)
         return list(frames)
 
-    def add(self, frame: Tensor, rank: int, layout: Layout, total: Tensor, stratum: int | None = None) -> None:
+    def add(self, frame: Tensor, rank: int, layout: Layout, total: Tensor) -> None:
         """Check a rank's frame and add its values to `total`.
 
         Raises:
             FrameError: the cause, and whose frame it is.
         """
-        key = self.key.replace(rank=rank, stratum=self.key.stratum if stratum is None else stratum)
         try:
-            accumulate(frame, layout, total, key, checked=self.checked)
+            accumulate(frame, layout, total, self.key.replace(rank=rank), checked=self.checked)
         except FrameError as error:
             raise type(error)(f"frame of rank {rank}: {error}") from error
 

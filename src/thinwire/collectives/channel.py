@@ -8,6 +8,7 @@ import copy
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -17,13 +18,13 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
+from thinwire.collectives.stages import Staged, Stages
 from thinwire.collectives.transport import Link, across_nodes
 from thinwire.errors import ChannelError, FrameError, PeerFailure, ThinwireError
 
 __all__ = ["Channel", "Traffic"]
 
 T = TypeVar("T")
-_Queue = SimpleQueue[Callable[[], None] | None]
 _ALIKE = (PeerFailure, FrameError)  # raised from bytes that other ranks have seen, too
 _GRACE = 2.0  # seconds until connections close under ranks that have yet to receive the same bytes
 _PATIENCE = 5.0  # seconds that closing waits for the exchange under way
@@ -66,6 +67,38 @@ class _Promise(Future[T]):
         raise fault
 
 
+@dataclass(frozen=True)
+class _Turn:
+    """What is done when a job's turn has come, and what of it may be done before."""
+
+    begin: Callable[[], None]
+    run: Callable[[], None]
+
+
+class _Line:
+    """Turns in order; None is the last. Any thread puts, also from within a garbage collection; one takes."""
+
+    def __init__(self) -> None:
+        self._turns: deque[_Turn | None] = deque()
+        self._put: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # one for each turn, to wait for; its `put` may interrupt its `get`
+
+    def put(self, turn: _Turn | None) -> None:
+        self._turns.append(turn)
+        self._put.put(None)
+
+    def take(self) -> _Turn | None:
+        """The next turn, waited for."""
+        self._put.get()
+        return self._turns.popleft()
+
+    def begin_next(self) -> None:
+        """Do of the next turn what may be done before it has come. For the thread that takes."""
+        if self._turns and (turn := self._turns[0]) is not None:
+            turn.begin()
+
+
 class Channel:
     """A private process group over the ranks of `group` (None: all), and the one thread that uses it.
 
@@ -73,6 +106,8 @@ class Channel:
     do. The first failure breaks the channel for good: jobs after it are refused with the same cause. A failure
     that only this rank knows of is written to the group's store before the connections are closed, so that the
     other ranks wait no longer and raise it too. A broken channel ends its thread and leaves its group by itself.
+
+    While a job waits for the transport, the next one's first stage runs: it encodes, on the same thread.
 
     Creating a channel is a collective call, like `torch.distributed.new_group`.
 
@@ -102,17 +137,20 @@ class Channel:
         self._within = 0.0  # seconds that the present stage's own stages have taken
         self._fault: ThinwireError | None = None
         self._lock = threading.Lock()  # no job is put after the last one
-        self._jobs: _Queue = SimpleQueue()
+        self._jobs = _Line()
+        for link in self._links:
+            link.meanwhile = self._jobs.begin_next
         thread = threading.Thread(target=_work, args=(self._jobs, self._links), name="thinwire", daemon=True)
         thread.start()
         # Runs on close(), when the channel is forgotten, or before the interpreter exits; once.
         self._finish = weakref.finalize(self, _finish, self._jobs, thread, self._links)
 
-    def submit(self, job: Callable[[], T], device: torch.device | None = None) -> Future[T]:
+    def submit(self, job: Stages[T] | Callable[[], T], device: torch.device | None = None) -> Future[T]:
         """Run `job` on the channel's thread, after all jobs before it.
 
         Args:
-            job: what to do there; it may call `link` and `count`.
+            job: what to do there; it may use `link`, and `count`. The first of its stages may be done early: it must
+                leave `link` alone.
             device: where the tensors lie that `job` reads and returns. On a GPU the thread waits for the caller's
                 current stream, and whoever waits for the Future, for the thread's.
 
@@ -126,17 +164,26 @@ class Channel:
         future: Future[T] = _Promise(devices=[gpu] if gpu else None)
         ready = torch.cuda.current_stream(gpu).record_event() if gpu else None
         context = contextvars.copy_context()  # a backend chosen by the caller holds for the job
+        staged = Staged(job)
 
-        def run() -> None:
+        def enter() -> None:
             if ready is not None:
                 torch.cuda.set_device(gpu)
                 torch.cuda.current_stream(gpu).wait_event(ready)
-            self._settle(future, lambda: context.run(job))
+
+        def begin() -> None:
+            if self._fault is None:
+                enter()
+                context.run(staged.begin)
+
+        def run() -> None:
+            enter()
+            self._settle(future, lambda: context.run(staged.finish))
 
         with self._lock:
             if self._fault is not None:
                 raise _copy(self._fault)
-            self._jobs.put(run)
+            self._jobs.put(_Turn(begin, run))
         return future
 
     def count(self, **amounts: int) -> None:
@@ -206,10 +253,10 @@ def _copy(fault: ThinwireError) -> ThinwireError:
     return same
 
 
-def _work(jobs: _Queue, links: list[Link]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # or the last job, and the channel it belongs to, would live until the next one
+def _work(jobs: _Line, links: list[Link]) -> None:
+    while (turn := jobs.take()) is not None:
+        turn.run()
+        del turn  # or the last job, and the channel it belongs to, would live until the next one
     for link in links:
         link.linger()
 
@@ -219,7 +266,7 @@ def _drop(links: list[Link]) -> None:
         link.drop()
 
 
-def _finish(jobs: _Queue, thread: threading.Thread, links: list[Link]) -> None:
+def _finish(jobs: _Line, thread: threading.Thread, links: list[Link]) -> None:
     jobs.put(None)
     if thread is threading.current_thread():
         _drop(links)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.futures import Future
 
@@ -12,6 +14,7 @@ from thinwire.collectives.call import Call
 from thinwire.collectives.channel import Channel
 from thinwire.collectives.feedback import Feedback, Observer
 from thinwire.collectives.sparse import sparse_sum
+from thinwire.collectives.stages import Stages
 from thinwire.errors import SchemeError
 from thinwire.schemes import Scheme
 from thinwire.types import Key, Message
@@ -49,8 +52,8 @@ def mean_of_frames(
     second_leg: Scheme | None = None,
     feedback: Feedback | None = None,
     checked: bool = True,
-) -> Tensor:
-    """Exchange frames and average what they decode to, this rank's own included.
+) -> Stages[Tensor]:
+    """Exchange frames and average what they decode to, this rank's own included. Pauses when it has encoded.
 
     Args:
         message: of one layout on all ranks.
@@ -86,11 +89,11 @@ def mean_of_frames(
     )
     channel.count(calls=1)
     if chosen == "hierarchical":
-        return node_mean(call, message, lambda leaders, mean: _mean(leaders, mean, "auto", second_leg))
-    return _mean(call, message, chosen, second_leg)
+        return (yield from node_mean(call, message, lambda leaders, mean: _mean(leaders, mean, "auto", second_leg)))
+    return (yield from _mean(call, message, chosen, second_leg))
 
 
-def _mean(call: Call, message: Message, algorithm: str, second_leg: Scheme | None) -> Tensor:
+def _mean(call: Call, message: Message, algorithm: str, second_leg: Scheme | None) -> Stages[Tensor]:
     if check_algorithm(algorithm, second_leg, len(call.ranks)) == "all_gather":
         return gather_mean(call, message)
     return scatter_mean(call, message, second_leg)
@@ -117,9 +120,7 @@ def plain_mean(channel: Channel, values: Tensor) -> Tensor:
 
 
 def average(
-    channel: Channel, message: Message, key: Key, algorithm: str = "all_gather", second_leg: Scheme | None = None
+    channel: Channel, message: Message, key: Key, algorithm: str = "all_gather", **options: Any
 ) -> Future[Tensor]:
-    """Average a message over the channel's ranks. See `mean_of_frames`."""
-    return channel.submit(
-        lambda: mean_of_frames(channel, message, key, algorithm=algorithm, second_leg=second_leg), message.device
-    )
+    """Submit `mean_of_frames`; options as there."""
+    return channel.submit(mean_of_frames(channel, message, key, algorithm=algorithm, **options), message.device)

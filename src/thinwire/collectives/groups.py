@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from thinwire.collectives.channel import Channel
+from thinwire.collectives.stages import Stages
 from thinwire.collectives.transport import parent_of
 from thinwire.types import Key, Message
 
@@ -27,7 +28,7 @@ def submit(
     group: dist.ProcessGroup | None,
     key: Key | None,
     message: Message,
-    job: Callable[[Channel, Key], T],
+    job: Callable[[Channel, Key], Stages[T]],
     ranks_per_node: int | None = None,
 ) -> Future[T]:
     """Run `job` on the group's channel (one for each node size; made at its first use), after all calls before it.
@@ -45,4 +46,4 @@ def submit(
             channels[ranks_per_node] = Channel(group, ranks_per_node), itertools.count()
         channel, numbers = channels[ranks_per_node]
         known = Key(step=next(numbers)) if key is None else key
-        return channel.submit(lambda: job(channel, known), message.device)
+        return channel.submit(job(channel, known), message.device)

@@ -21,7 +21,7 @@ from thinwire.errors import ChannelError
 __all__ = ["Link", "across_nodes", "parent_of"]
 
 _FAULT = "thinwire/fault"
-_SLICE = timedelta(seconds=0.5)
+_SLICE = timedelta(milliseconds=20)  # of waiting, until what came meanwhile is seen to; each costs 0.3 ms
 # torch 2.14 renamed it; the old name warns there.
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _all_to_all: Callable[..., Any] = dist.all_to_all_single
@@ -48,6 +48,7 @@ class Link:
         self.rank = dist.get_rank(self._group)
         self.world_size = dist.get_world_size(self._group)
         self._backends = dict(pair.split(":") for pair in dist.get_backend_config(self._group).split(","))
+        self.meanwhile: Callable[[], None] = lambda: None  # called while an exchange is under way, again and again
         self._given_up: tuple[Any, ...] | None = None
         self._store = c10d._get_process_group_store(self._group)
 
@@ -200,6 +201,8 @@ class Link:
             work = collective(group=group, async_op=True)
             if tensors[0].device.type == "cpu":
                 self._watch(work, group, tensors)
+            else:
+                self.meanwhile()
             work.wait()
             return
         except RuntimeError as error:
@@ -213,6 +216,7 @@ class Link:
         A thread that is blocked in the transport while the interpreter ends can bring the process down.
         """
         while not work.is_completed():
+            self.meanwhile()
             with contextlib.suppress(RuntimeError):  # the slice is over, or the work failed: asked for later
                 work.wait(_SLICE)
             if self._group is None and not work.is_completed():

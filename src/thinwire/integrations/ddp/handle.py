@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from thinwire.collectives import Channel, Observer, mean_of_frames, plain_mean
+from thinwire.collectives import Channel, Observer, Stages, mean_of_frames, plain_mean
 from thinwire.errors import RegistrationError, StateError
 from thinwire.feedback import Residuals
 from thinwire.integrations.ddp import state
@@ -199,7 +199,7 @@ class Handle:
         for segment in message.layout:
             exact = segment.scheme.traits.exact
             self._travelled[plain or (self._policy.decisions[segment.name].why if exact else "")] += segment.numel
-        return self._channel.submit(lambda: self._mean(buffer, message, key, bool(plain)), buffer.device)
+        return self._channel.submit(self._mean(buffer, message, key, bool(plain)), buffer.device)
 
     def _message(self, bucket: dist.GradBucket) -> Message:
         """The bucket's values, one segment a parameter, in the order and memory format that DDP gave them."""
@@ -218,12 +218,13 @@ class Handle:
         flat = buffer if buffer.dtype == torch.float32 else None
         return Message(layout, list(buffer.split(counts)), flat)
 
-    def _mean(self, buffer: Tensor, message: Message, key: Key, plain: bool) -> Tensor:
+    def _mean(self, buffer: Tensor, message: Message, key: Key, plain: bool) -> Stages[Tensor]:
         if plain:
             if self.observer is not None:
                 self.observer(message, key)
+            yield
             return self._plain_mean(buffer)
-        mean = mean_of_frames(
+        mean = yield from mean_of_frames(
             self._channel,
             message,
             key,
@@ -232,7 +233,8 @@ class Handle:
             second_leg=self._options.second_leg,
             checked=self._options.checksum,
             feedback=self._meter if self._residuals is not None or self._meter.on else None,
-        ).to(buffer.dtype)
+        )
+        mean = mean.to(buffer.dtype)
         self._fp32_bytes += 4 * self._way.values_sent(message.layout)
         self._look_at(mean)
         return mean
