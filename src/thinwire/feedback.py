@@ -69,10 +69,10 @@ class Residuals:
         if not any(segment.stream in self._kept for segment in layout):
             return message
         counts = [segment.numel for segment in layout]
-        flat = torch.empty_like(message.flat)
+        flat = torch.empty(message.numel, device=message.device)
         values = []
-        parts = zip(layout, message.values, message.flat.split(counts), flat.split(counts))
-        for segment, given, source, target in parts:
+        for segment, given, target in zip(layout, message.values, flat.split(counts)):
+            source = given.to(torch.float32)  # one at a time: all of a narrow message would take as much as `flat`
             owed = self._kept.get(segment.stream)
             if owed is not None and _is_zero(source):
                 self._quiet.add(segment.stream)
@@ -90,7 +90,7 @@ class Residuals:
 
         Args:
             message: as `compensate` returned it.
-            decoded: what receivers decode it to, float32 or float64 `[message.numel]`.
+            decoded: what receivers decode it to, float32 or float64 `[message.numel]`; it may be written over.
         """
         counts = [segment.numel for segment in message.layout]
         for segment, meant, got in zip(message.layout, message.flat.split(counts), decoded.split(counts)):
@@ -99,7 +99,8 @@ class Residuals:
             if stream in self._quiet or (owed is None and not wants_feedback(segment, self.mode)):
                 continue
             self._before.setdefault(stream, owed)
-            self._kept[stream] = self._at_rest(_finite(torch.sub(meant, got).to(torch.float32), owed), stream)
+            lost = torch.sub(meant, got, out=None if self.dtype == torch.float32 else got)
+            self._kept[stream] = self._at_rest(_finite(lost.to(torch.float32), owed), stream)
 
     def _at_rest(self, residual: Tensor, stream: int) -> Tensor:
         if self.dtype == torch.float32:

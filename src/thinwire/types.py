@@ -98,6 +98,11 @@ class Message:
         return self.values[0].device if self.values else torch.device("cpu")
 
     @property
+    def known_flat(self) -> Tensor | None:
+        """What `flat` is, if it has been made already."""
+        return self._flat
+
+    @property
     def flat(self) -> Tensor:
         """All values back to back, float32 `[numel]`."""
         if self._flat is None:

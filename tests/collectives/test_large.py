@@ -43,7 +43,7 @@ def chunked_job(rank: int, n: int, algorithm: str, elastic: bool, most: int) -> 
             patch.setattr(channel.link, "_carry", counted)
             means.append(average(channel, message, Key(step=3), algorithm).wait())
             agree(channel, {"words": "the same " * 100})
-            plain = channel.submit(lambda: plain_mean(channel, message.flat)).wait()  # noqa: B023
+            plain, _ = channel.submit(lambda: plain_mean(channel, message.flat)).wait()  # noqa: B023
         traffic.append(channel.traffic.bytes_sent)
         channel.close()
     assert torch.equal(*means)

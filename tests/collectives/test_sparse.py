@@ -23,7 +23,7 @@ def mean_job(rank: int, n: int, dims: int, row: tuple[int, ...], dtype: torch.dt
     channel = Channel()
     mine = drawn(rank, counts[rank], dims, row, dtype)
     kept = mine.clone()
-    mean = channel.submit(lambda: plain_mean(channel, mine)).wait()
+    mean, fp32_bytes = channel.submit(lambda: plain_mean(channel, mine)).wait()
     assert mean.is_sparse
     assert (mean.shape, mean.dtype) == (mine.shape, dtype)
     assert torch.equal(mine.to_dense(), kept.to_dense())
@@ -34,6 +34,8 @@ def mean_job(rank: int, n: int, dims: int, row: tuple[int, ...], dtype: torch.dt
     most = max(each.coalesce()._nnz() for each in every)
     entry = 8 * dims + torch.Size(row).numel() * dtype.itemsize
     assert channel.traffic.bytes_sent == channel.traffic.bytes_received == (n - 1) * (8 + most * entry)
+    single = 2 if dtype.is_complex else 1  # float32 numbers a value
+    assert fp32_bytes == (n - 1) * (8 + most * (8 * dims + 4 * single * torch.Size(row).numel()))
     channel.close()
     return mean.to_dense().view(-1).view(torch.uint8).numpy().tobytes()
 

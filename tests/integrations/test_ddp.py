@@ -250,8 +250,8 @@ def result_job(rank: int, n: int, kind: str) -> None:
         future = average(bucket)
         result = future.wait()
         assert (result.shape, result.dtype) == (before.shape, before.dtype)
-        assert result.untyped_storage().data_ptr() != bucket.buffer().untyped_storage().data_ptr()
-        assert torch.equal(bucket.buffer(), before)
+        assert result.data_ptr() == bucket.buffer().data_ptr()  # DDP would keep another one for a whole step
+        assert n == 1 or not torch.equal(result, before)
         return future
 
     handle.average = checked  # type: ignore[method-assign]
@@ -260,7 +260,7 @@ def result_job(rank: int, n: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mlp", "mixed", "float16", "float64"])
-def test_the_result_is_new_and_of_the_buckets_count_and_dtype(team: Workers, kind: str) -> None:
+def test_the_result_is_the_bucket_itself_and_of_its_count_and_dtype(team: Workers, kind: str) -> None:
     """DDP itself takes any length and dtype in silence."""
     team.run(result_job, kind)
 

@@ -35,8 +35,8 @@ SCENARIOS = {
     "the first bucket changes its dtype and order": f"{FEEDBACK}::"
     "test_residuals_follow_parameters_through_rebuilt_buckets_and_every_mode_of_ddp",
     "pytorch#75031: a result of another dtype or length": f"{DDP}::"
-    "test_the_result_is_new_and_of_the_buckets_count_and_dtype",
-    "pytorch#43307: the returned tensor is not the bucket, over several steps": f"{DDP}::"
+    "test_the_result_is_the_bucket_itself_and_of_its_count_and_dtype",
+    "pytorch#43307: the returned tensor is the bucket or not, over several steps": f"{DDP}::"
     "test_gradients_are_the_mean_of_the_frames_and_parameters_equal_on_all_ranks",
     "accelerate#3679: a static graph, then no_sync": f"{HERE}::"
     "test_no_sync_before_the_first_step_of_a_static_graph_is_explained",
@@ -64,7 +64,7 @@ SCENARIOS = {
     "grace#2: scalars in collectives": "collectives/test_all_reduce.py::"
     "test_the_mean_is_that_of_the_decoded_frames_to_the_bit_on_all_ranks",
     "grace's qsgd: bfloat16 and float16 gradients": f"{DDP}::"
-    "test_the_result_is_new_and_of_the_buckets_count_and_dtype",
+    "test_the_result_is_the_bucket_itself_and_of_its_count_and_dtype",
     "NVFlare#3222: several receivers get each other's frames": f"{SCATTER}::"
     "test_the_mean_is_that_of_both_legs_frames_to_the_bit_on_all_ranks",
     "mxnet#20007: ranks disagree on an option": f"{REGISTRATION}::test_ranks_that_disagree_are_all_told",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.futures import Future
 
@@ -99,24 +100,27 @@ def _mean(call: Call, message: Message, algorithm: str, second_leg: Scheme | Non
     return scatter_mean(call, message, second_leg)
 
 
-def plain_mean(channel: Channel, values: Tensor) -> Tensor:
+def plain_mean(channel: Channel, values: Tensor) -> tuple[Tensor, int]:
     """Average `values` over ranks without encoding: divided first, then summed, as DDP does. Not in place.
 
     Counted as reduce-scatter and all-gather: all but this rank's own shard, twice. Of sparse values (COO, also hybrid),
     indices and values are gathered, and counted.
+
+    Returns:
+        The mean, and the bytes that would have been sent had the values been float32.
     """
     n = channel.world_size
     if values.is_sparse:
         with channel.timed("communicate"):
-            total, moved = sparse_sum(channel.link, values / n)
+            total, moved, fp32_bytes = sparse_sum(channel.link, values / n)
         channel.count(calls=1, bytes_sent=moved, bytes_received=moved)
-        return total
+        return total, fp32_bytes
     with channel.timed("communicate"):
         mean = channel.link.add(values / n) if values.numel() else values.clone()
     own = values.numel() // n + (channel.rank < values.numel() % n)
     moved = 2 * (values.numel() - own) * values.element_size()
     channel.count(calls=1, bytes_sent=moved, bytes_received=moved)
-    return mean
+    return mean, moved * 32 // torch.finfo(values.dtype).bits
 
 
 def average(

@@ -31,6 +31,6 @@ class Feedback(Protocol):
 
         Args:
             message: the compensated one.
-            decoded: what all ranks decode it to, flat: float32 or float64 `[message.numel]`.
+            decoded: what all ranks decode it to, flat: float32 or float64 `[message.numel]`; it may be written over.
         """
         ...

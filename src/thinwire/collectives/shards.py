@@ -54,7 +54,7 @@ class Shard:
     def of(self, message: Message) -> Message:
         """The message of these pieces. Views wherever possible."""
         values = [message.values[piece.segment][piece.start : piece.stop] for piece in self.pieces]
-        return Message(self.layout, values, self.gather(message.flat))
+        return Message(self.layout, values, None if message.known_flat is None else self.gather(message.known_flat))
 
     def gather(self, flat: Tensor) -> Tensor:
         """These pieces' values back to back, out of all values `[message.numel]`."""

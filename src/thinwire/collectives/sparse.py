@@ -13,7 +13,7 @@ from thinwire.collectives.transport import Link
 __all__ = ["sparse_sum"]
 
 
-def sparse_sum(link: Link, mine: Tensor) -> tuple[Tensor, int]:
+def sparse_sum(link: Link, mine: Tensor) -> tuple[Tensor, int, int]:
     """Add sparse tensors in rank order.
 
     Ranks hold different counts of values: these are gathered first, then everybody's indices and values, each padded to
@@ -23,18 +23,21 @@ def sparse_sum(link: Link, mine: Tensor) -> tuple[Tensor, int]:
         mine: COO, `sparse_dim` indices (int64) and a row of values an entry; of one shape and dtype on all ranks.
 
     Returns:
-        The sum, coalesced, equal to the bit on all ranks; and the bytes that this rank sent, as many as it received.
+        The sum, coalesced, equal to the bit on all ranks; the bytes that this rank sent, as many as it received; and
+        those that it would have sent of float32 values.
     """
     mine = mine.coalesce()
     indices, values = mine.indices().contiguous(), mine.values().contiguous()
     octets = torch.cat([_octets(indices), _octets(values)])
     count = torch.tensor([indices.shape[1]], device=mine.device)
     counts = link.gather(_octets(count)).view(torch.int64).flatten().tolist()
-    length = max(counts) * (8 * mine.sparse_dim() + values.shape[1:].numel() * values.itemsize)
+    places, entries = max(counts) * 8 * mine.sparse_dim(), max(counts) * values.shape[1:].numel() * values.itemsize
+    length = places + entries
     rows = link.gather(pad(octets, (0, length - octets.numel()))) if length else octets.expand(len(counts), 0)
     parts = [_restored(row, count, mine) for row, count in zip(rows, counts)]
-    moved = (link.world_size - 1) * (8 + length)
-    return functools.reduce(torch.add, parts).coalesce(), moved
+    total = functools.reduce(torch.add, parts).coalesce()
+    moved, in_fp32 = 8 + length, 8 + places + entries * 32 // torch.finfo(values.dtype).bits
+    return total, (link.world_size - 1) * moved, (link.world_size - 1) * in_fp32
 
 
 def _octets(values: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ class Handle:
             remove a hook.)
         observer: if not None, called with each bucket's local gradients (a Message, whose segments bear the
             parameters' names) and its Key, on the handle's own thread, before they travel. It must not write
-            to the gradients. What it raises ends the step on every rank.
+            to the gradients, and copies what it keeps: averages take their place. What it raises ends the step on
+            every rank.
         sample_every: steps between two measurements of the encoding's error (`Stats.vnmse`); 0 = never. Higher =>
             less time.
         writers: called with each step's number and Stats when it has ended, in `backward()`.
@@ -140,8 +141,7 @@ class Handle:
         here lets the error itself come out of `backward()`.
 
         Returns:
-            A Future of a new tensor of the bucket's count and dtype. The bucket itself keeps the local
-            gradients, so that they survive a failure.
+            A Future of the bucket's own tensor, which then holds the averages (a new one, if the bucket is sparse).
         """
         if not self._begun:
             self._begin_step()
@@ -234,24 +234,24 @@ class Handle:
             checked=self._options.checksum,
             feedback=self._meter if self._residuals is not None or self._meter.on else None,
         )
-        mean = mean.to(buffer.dtype)
         self._fp32_bytes += 4 * self._way.values_sent(message.layout)
-        self._look_at(mean)
-        return mean
+        return self._written(mean, buffer)
 
     def _plain_mean(self, buffer: Tensor) -> Tensor:
-        before = self._channel.traffic.bytes_sent
-        mean = plain_mean(self._channel, buffer)
-        sent = self._channel.traffic.bytes_sent - before
-        self._fp32_bytes += sent * 4 / buffer.element_size()
-        self._look_at(mean)
-        return mean
+        mean, fp32_bytes = plain_mean(self._channel, buffer)
+        self._fp32_bytes += fp32_bytes
+        return self._written(mean, buffer)
 
-    def _look_at(self, mean: Tensor) -> None:
-        """Note whether a loss scaler will see a value that is not finite."""
+    def _written(self, mean: Tensor, buffer: Tensor) -> Tensor:
+        """The averages as DDP gets them: in its own bucket, since it would keep any other tensor until the next step.
+
+        Notes whether a loss scaler will see a value that is not finite.
+        """
+        mean = mean if mean.is_sparse else buffer.copy_(mean)
         if self._options.grad_scaler is not None:
             wide = None if mean.is_complex() else torch.float64  # in which no sum of finite values overflows
             self._finite = self._finite and bool(torch.isfinite(mean.sum(dtype=wide)))
+        return mean
 
 
 def _residuals(options: Options, rank: int) -> Residuals | None:
