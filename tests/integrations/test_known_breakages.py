@@ -96,6 +96,11 @@ SCENARIOS = {
     "test_an_all_zero_bucket_stays_exactly_zero_and_keeps_its_residual",
     "backward twice without no_sync": f"{FEEDBACK}::test_two_synchronized_backward_passes_keep_ranks_equal",
     "the python reducer": f"{REGISTRATION}::test_the_python_reducer_is_refused",
+    "ColossalAI#6025: torch.compile": "integrations/test_compile.py::test_a_compiled_model_trains_as_one_that_is_not",
+    "ColossalAI#6387: a shape that does not fit": f"{HERE}::test_odd_counts_over_three_ranks_and_three_nodes",
+    "pytorch#155903: ranks and nodes are divided by, one or the other": f"{HERE}::"
+    "test_sums_are_divided_by_the_number_of_ranks_exactly_once",
+    "VeOmni#1167: divided twice, or not at all": f"{HERE}::test_sums_are_divided_by_the_number_of_ranks_exactly_once",
 }  # fmt: skip
 
 
@@ -151,6 +156,25 @@ def odd_job(rank: int, n: int, algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter", "hierarchical"])
 def test_odd_counts_over_three_ranks_and_three_nodes(algorithm: str) -> None:
     workers(3).run(odd_job, algorithm)
+
+
+def divided_job(rank: int, n: int, algorithm: str, plain: bool) -> None:
+    """The gradients of a rank are all alike, 1, 2, 3 or 4, so that encoding loses nothing."""
+    model = DistributedDataParallel(torch.nn.Linear(40, 40, bias=False))
+    nodes = 2 if algorithm == "hierarchical" else None
+    handle = ddp.register(model, thinwire.MinMax(levels=3), algorithm=algorithm, ranks_per_node=nodes)
+    handle.enabled = not plain
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.full((1, 40), rank + 1.0)).sum().backward()
+        assert torch.equal(model.module.weight.grad, torch.full((40, 40), 2.5))
+    handle.close()
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["encoded", "switched off"])
+@pytest.mark.parametrize("algorithm", ["all_gather", "reduce_scatter", "hierarchical"])
+def test_sums_are_divided_by_the_number_of_ranks_exactly_once(four: Workers, algorithm: str, plain: bool) -> None:
+    four.run(divided_job, algorithm, plain)
 
 
 def tiny_job(rank: int, n: int, algorithm: str) -> None:

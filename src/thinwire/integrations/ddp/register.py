@@ -74,8 +74,9 @@ def register(
         ChannelError: a rank is gone.
     """
     if not isinstance(model, DistributedDataParallel):
+        remedy = ": register the model before compiling it" if hasattr(model, "_orig_mod") else ""
         raise RegistrationError(
-            f"register() takes a model wrapped in DistributedDataParallel, got {type(model).__name__}"
+            f"register() takes a model wrapped in DistributedDataParallel, got {type(model).__name__}{remedy}"
         )
     options = Options(
         scheme=scheme,
