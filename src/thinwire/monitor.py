@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -117,14 +118,18 @@ class TensorBoard:
     """Write each step's stats to TensorBoard as `thinwire/...`.
 
     Args:
-        writer: a torch.utils.tensorboard.SummaryWriter, or a folder to make one for.
+        writer: a torch.utils.tensorboard.SummaryWriter, or a folder to make one for, which is closed when this object
+            is forgotten or the program ends.
 
     Raises:
         RegistrationError: a folder was given, and tensorboard is not installed.
     """
 
     def __init__(self, writer: Any) -> None:
-        self._writer = _summary_writer(writer) if isinstance(writer, str | os.PathLike) else writer
+        self._writer = writer
+        if isinstance(writer, str | os.PathLike):
+            self._writer = _summary_writer(writer)
+            weakref.finalize(self, self._writer.close)
 
     def __call__(self, step: int, stats: Stats) -> None:
         for name, value in stats.as_dict().items():

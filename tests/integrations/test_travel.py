@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,12 +182,25 @@ def test_stats_by_step_and_in_total_and_their_writers(team: Workers, tmp_path: P
     team.run(stats_job, str(tmp_path))
 
 
-def test_tensorboard_from_a_folder_needs_tensorboard(tmp_path: Path) -> None:
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        with pytest.raises(RegistrationError, match="pip install tensorboard"):
-            ddp.TensorBoard(tmp_path)
+def test_tensorboard_from_a_folder_needs_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(RegistrationError, match="pip install tensorboard"):
+        ddp.TensorBoard(tmp_path)
+
+
+def test_tensorboard_reads_what_was_written_to_a_folder(tmp_path: Path) -> None:
+    reason = "tensorboard is not installed"
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason=reason)
+    board = ddp.TensorBoard(tmp_path)
+    for step in range(3):
+        board(step, ddp.Stats(bytes_sent=100 * step, values=8, frame_bytes=2))
+    del board
+    gc.collect()
+    read = events.EventAccumulator(str(tmp_path)).Reload()
+    sent = read.Scalars("thinwire/bytes_sent")
+    assert [(event.step, event.value) for event in sent] == [(0, 0.0), (1, 100.0), (2, 200.0)]
+    assert [event.value for event in read.Scalars("thinwire/bits_per_value")] == [2.0] * 3
 
 
 def count_job(rank: int, n: int) -> None:
