@@ -76,10 +76,11 @@ def operations(values: int) -> dict[str, Callable[[], object]]:
         layout = thinwire.inspect(frame).segments
         timed[f"encode frame orq-{s}"] = lambda s=s: thinwire.encode([x], thinwire.ORQ(levels=s))
         timed[f"accumulate frame orq-{s}"] = lambda f=frame, w=layout: thinwire.wire.accumulate(f, w, total)
-    coded = thinwire.encode([x], thinwire.Dithered(bits=2.0))
-    segments = thinwire.inspect(coded).segments
-    timed["encode frame dithered-2"] = lambda: thinwire.encode([x], thinwire.Dithered(bits=2.0))
-    timed["accumulate frame dithered-2"] = lambda: thinwire.wire.accumulate(coded, segments, total)
+    for scheme in (thinwire.Dithered(bits=2.0), thinwire.Rotated(bits=2.0), thinwire.EDEN(bits=2)):
+        frame = thinwire.encode([x], scheme)
+        layout = thinwire.inspect(frame).segments
+        timed[f"encode frame {scheme.label}"] = lambda s=scheme: thinwire.encode([x], s)
+        timed[f"accumulate frame {scheme.label}"] = lambda f=frame, w=layout: thinwire.wire.accumulate(f, w, total)
     return timed
 
 

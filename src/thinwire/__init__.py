@@ -24,6 +24,7 @@ from thinwire.schemes import (
     MinMax,
     NoCompression,
     Optimal,
+    Rotated,
     SignSGD,
     TernGrad,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "NoCompression",
     "Optimal",
     "OptimalLevels",
+    "Rotated",
     "SignSGD",
     "TernGrad",
     "ThinwireError",

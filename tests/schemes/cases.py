@@ -14,6 +14,7 @@ from thinwire import (
     MinMax,
     NoCompression,
     Optimal,
+    Rotated,
     SignSGD,
     TernGrad,
 )
@@ -43,6 +44,8 @@ CASES = [
     DRIVE(),
     Dithered(),
     Dithered(bits=1.0, weighting="global"),
+    Rotated(),
+    Rotated(bits=1.0, weighting="global"),
     DeadZone(),
     DeadZone(bits=3.0, weighting="global"),
     NoCompression(),

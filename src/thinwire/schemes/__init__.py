@@ -12,6 +12,7 @@ from thinwire.schemes.none import NoCompression
 from thinwire.schemes.optimal import LloydMax, Optimal
 from thinwire.schemes.orq import ORQ
 from thinwire.schemes.registry import METHODS, NAMES, from_options, from_spec
+from thinwire.schemes.rotated import Rotated
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "NoCompression",
     "Optimal",
     "Plan",
+    "Rotated",
     "Scheme",
     "SignSGD",
     "TernGrad",

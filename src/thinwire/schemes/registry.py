@@ -17,6 +17,7 @@ from thinwire.schemes.linear import Linear
 from thinwire.schemes.none import NoCompression
 from thinwire.schemes.optimal import LloydMax, Optimal
 from thinwire.schemes.orq import ORQ
+from thinwire.schemes.rotated import Rotated
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
 __all__ = ["METHODS", "NAMES", "from_options", "from_spec"]
@@ -36,6 +37,7 @@ METHODS: dict[str, type[Scheme]] = {
         Linear,
         EDEN,
         DRIVE,
+        Rotated,
         Dithered,
         DeadZone,
         NoCompression,
@@ -46,6 +48,7 @@ _SHORTHANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp32": ("none", {}),
     "qsgd-l2": ("qsgd", {"norm": "l2"}),
     "dithered-global": ("dithered", {"weighting": "global"}),
+    "rotated-global": ("rotated", {"weighting": "global"}),
     "deadzone-global": ("deadzone", {"weighting": "global"}),
     "optimal-tensor": ("optimal", {"block_size": None}),
     "terngrad-noclip": ("terngrad", {"clip": None}),

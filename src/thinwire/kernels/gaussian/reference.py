@@ -28,12 +28,13 @@ def midpoints_of(levels: Tensor) -> Tensor:
 
 
 def _rows_by_shape(table: Tensor) -> list[tuple[int, int, Tensor]]:
-    """Coordinates, levels, and which rows have as many."""
+    """Coordinates, levels, and which rows have as many; not those without any coordinates."""
     shapes = table[:, [LENGTH, LEVELS]]
     return [
         (int(n), int(s), torch.nonzero((shapes == pair).all(1)).flatten())
         for pair in shapes.unique(dim=0)
         for n, s in [pair]
+        if n
     ]
 
 
