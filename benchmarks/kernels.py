@@ -76,7 +76,8 @@ def operations(values: int) -> dict[str, Callable[[], object]]:
         layout = thinwire.inspect(frame).segments
         timed[f"encode frame orq-{s}"] = lambda s=s: thinwire.encode([x], thinwire.ORQ(levels=s))
         timed[f"accumulate frame orq-{s}"] = lambda f=frame, w=layout: thinwire.wire.accumulate(f, w, total)
-    for scheme in (thinwire.Dithered(bits=2.0), thinwire.Rotated(bits=2.0), thinwire.EDEN(bits=2)):
+    for method in (thinwire.Dithered, thinwire.DeadZone, thinwire.Rotated, thinwire.EDEN):
+        scheme = method(bits=2)
         frame = thinwire.encode([x], scheme)
         layout = thinwire.inspect(frame).segments
         timed[f"encode frame {scheme.label}"] = lambda s=scheme: thinwire.encode([x], s)

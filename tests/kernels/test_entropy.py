@@ -76,6 +76,10 @@ def test_a_code_too_far_out_or_too_little_room_is_reported_and_nothing_else():
     message = plain_message([0] * 28 + [0, 0, 241, 0, 0, 0, 0] + [0] * 28, tables)
     for _, lengths in both(encode_codes, *message, tables, 0, 2, 4 * ROOM):
         assert (lengths < 0).tolist() == [False, False, True, False, False]
+    for far in (1 << 27, -(1 << 30)):  # times 32, and cut to 32 bits, both are 0
+        codes, phases, counts, classes = plain_message([0] * 6 + [far], tables)
+        for _, lengths in both(encode_codes, codes, phases, counts, classes, book_tables(), 5, 1, 4 * ROOM):
+            assert lengths.tolist() == [-1]
     for _, lengths in both(encode_codes, *plain_message([200] * 280, tables, 28), tables, 0, 5, ROOM + 20):
         assert (lengths < 0).all()
 

@@ -26,6 +26,7 @@ def cases():
     words, sizes = kernels.entropy.encode_codes(*coded)
     chunks = torch.cat([row[3 * ROOM - size :] for row, size in zip(words, sizes.tolist())])
     starts = torch.tensor([0, *sizes.cumsum(0)])
+    thresholds, costs = torch.zeros(44, 64, dtype=torch.float64), torch.zeros(44, 65, dtype=torch.int32)
     ops = torch.ops.thinwire
     return {
         "solve_clipped_pair": (ops.solve_clipped_pair, (values, table)),
@@ -48,10 +49,15 @@ def cases():
         "unpack": (ops.unpack, (packed, 5, 300)),
         "run_energies": (ops.run_energies, (values, runs)),
         "settle_classes": (ops.settle_classes, (torch.zeros(2, dtype=torch.int32), 1)),
-        "dither_cost": (ops.dither_cost, (values, runs, steps, classes, *row_lengths)),
+        "dither_costs": (ops.dither_costs, (values, runs, steps, classes, *row_lengths)),
         "dither_decode": (
             ops.dither_decode,
             (chunks, starts, runs, keys[:2], steps, tables, 1, torch.zeros(300), True),
+        ),
+        "deadzone_costs": (ops.deadzone_costs, (values, runs, steps, classes, thresholds, costs)),
+        "deadzone_decode": (
+            ops.deadzone_decode,
+            (chunks, starts, runs, steps, torch.zeros(4, dtype=torch.float64), tables, 1, torch.zeros(300), True),
         ),
         "decode_codes": (ops.decode_codes, (chunks, starts, phases, counts, tables, 5, 1)),
         "checksum": (ops.checksum, (torch.zeros(64, dtype=torch.uint8),)),

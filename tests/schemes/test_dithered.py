@@ -54,14 +54,26 @@ def test_error_on_a_million_normal_values(bits, most):
 @pytest.mark.parametrize("weighting", ["tensor", "global"])
 @pytest.mark.parametrize("bits", [0.5, 1.0, 1.7, 2.0, 3.0, 6.0])
 def test_the_rate_is_met_within_a_percent_and_never_exceeded(bits, weighting):
-    """Within 1% at 1 bit and more; what headers and chance take is 2% at half a bit."""
     scheme = thinwire.Dithered(bits=bits, weighting=weighting)
     for message in ({"w": normal(1 << 17)}, {"w": normal(1 << 17, 1) ** 3}, unlike(0)):
         values = sum(t.numel() for t in message.values())
         for seed in range(3):
             frame = thinwire.encode(message, scheme, seed=seed)
             assert frame.numel() <= thinwire.capacity(message, scheme)
-            assert (0.99 if bits >= 1 else 0.98) * bits * values <= 8 * frame.numel() <= bits * values
+            assert 0.99 * bits * values <= 8 * frame.numel() <= bits * values
+
+
+@pytest.mark.parametrize(("bits", "one", "ten"), [(0.5, 4864, 6400), (1, 2432, 3200), (2, 1216, 1600), (4, 608, 800)])
+def test_from_which_size_on_no_frame_exceeds_its_bits(bits, one, ten):
+    """The sizes that docs/dithered.md states; convolutions, whose shapes take more bytes, among the tensors."""
+    scheme = thinwire.Dithered(bits=bits)
+    for n in [*range(one, one + 60), *range(one, 20 * one, 97), 1 << 20, (1 << 20) + 1]:
+        assert 8 * thinwire.capacity(torch.empty(n, device="meta"), scheme) <= bits * n
+    for n in [*range(ten, ten + 60, 10), *range(ten, 20 * ten, 970)]:
+        tensors = [torch.empty(n // 10, device="meta") for _ in range(10)]
+        assert 8 * thinwire.capacity(tensors, scheme) <= bits * n
+    convolutions = [torch.empty(64, 64, 3, 3, device="meta") for _ in range(3)] + [torch.empty(64, device="meta")] * 6
+    assert 8 * thinwire.capacity(convolutions, scheme) <= bits * sum(t.numel() for t in convolutions)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -183,7 +195,7 @@ def test_a_non_finite_value_poisons_its_run_and_no_other():
     bad = torch.zeros(2000, dtype=torch.bool)
     bad[256:512], bad[1792:] = True, True
     assert torch.equal(torch.isnan(y), bad)
-    assert energy((y - x)[~bad]) < 0.2 * energy(x[~bad])
+    assert energy((y - x)[~bad]) < 0.3 * energy(x[~bad])
 
 
 def test_a_tensor_that_the_mapping_does_not_name_is_refused():
@@ -214,7 +226,7 @@ def test_every_truncation_and_every_changed_byte_is_refused_by_name():
 
 def test_hostile_bytes_under_a_right_checksum_are_refused_or_decode():
     """What passes is some other message that an encoder may write: finite, and of the right shape."""
-    frame = thinwire.encode(normal(300), thinwire.Dithered())
+    frame = thinwire.encode(normal(300), thinwire.Dithered(bits=6.0))
     start, refused, tried = int(thinwire.inspect(frame).parts["header"]), 0, 0
     for at in range(start, frame.numel()):
         for flip in (0x01, 0x80, 0xFF):

@@ -81,7 +81,7 @@ def test_seeds_steps_and_segments_are_independent_draws(scheme):
     """The mean over seeds has the variance of independent errors, not that of one error repeated."""
     n, seeds = 2000, 60
     x = torch.from_numpy(block("normal", 9, n))
-    expected = thinwire.expected_error(x, scheme) * float((x.double() ** 2).sum())
+    expected = thinwire.expected_error([x, x], scheme) * float((x.double() ** 2).sum())
     means = []
     for seed in range(seeds):
         first, second = thinwire.decode(thinwire.encode([x, x], scheme, seed=seed))

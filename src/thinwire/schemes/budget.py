@@ -14,12 +14,23 @@ from thinwire.schemes.base import Scheme
 from thinwire.schemes.group import Group
 from thinwire.types import Message
 
-__all__ = ["WEIGHT_OCTAVE", "BudgetScheme", "check_number", "half_log2", "own_bytes", "segment_levels"]
+__all__ = [
+    "ALIGNMENT",
+    "WEIGHT_OCTAVE",
+    "BudgetScheme",
+    "aligned",
+    "check_number",
+    "half_log2",
+    "header_bytes",
+    "own_bytes",
+    "segment_levels",
+]
 
 WEIGHT_OCTAVE = 128
 _FEWEST, _MOST = 0.25, 12.0  # bits
-_WRAPPED = 136  # bytes that a frame takes for itself, without options and names, and for a segment
-_LISTED = 10
+ALIGNMENT = 16  # of a frame's header and parts, in bytes
+_WRAPPED = 84  # bytes of a frame's header, without options and segments
+_LISTED = 12  # and of a segment, without its name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +87,20 @@ class BudgetScheme(Scheme):
         return np.frombuffer(octets, "<i2") if octets else np.zeros(len(group.places), np.int16)
 
 
+def header_bytes(scheme: Scheme, group: Group) -> int:
+    """Bytes that a frame of one group takes for its header, names not counted."""
+    options = json.dumps(scheme.options(), separators=(",", ":"))
+    return aligned(_WRAPPED + len(options) + _LISTED * len(group.places))
+
+
 def own_bytes(scheme: Scheme, group: Group) -> int:
-    """Bytes that a frame takes for itself, names not counted."""
-    return _WRAPPED + len(json.dumps(scheme.options())) + _LISTED * len(group.places)
+    """Bytes that a frame of two parts takes for itself at most, names not counted."""
+    return header_bytes(scheme, group) + 2 * (ALIGNMENT - 1)
+
+
+def aligned(size: int) -> int:
+    """Bytes that a part of this size takes in a frame."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def half_log2(squares: np.ndarray) -> np.ndarray:

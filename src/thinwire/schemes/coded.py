@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -17,10 +18,10 @@ from thinwire.kernels.entropy.book import CLASSES, MAPS, SHAPES, Tables, book
 from thinwire.kernels.entropy.lengths import map_bits
 from thinwire.kernels.entropy.reference import ROOM, RUN
 from thinwire.schemes.base import Plan
-from thinwire.schemes.budget import BudgetScheme, own_bytes
+from thinwire.schemes.budget import ALIGNMENT, BudgetScheme, aligned, header_bytes
 from thinwire.schemes.grid import OCTAVE, Energies, chunk_runs, segment_steps
 from thinwire.schemes.group import Group
-from thinwire.schemes.rate import find_step
+from thinwire.schemes.rate import choose_runs, estimate_bits, find_step, law_bits
 from thinwire.types import Key, Message
 
 __all__ = ["CodedScheme", "GridPlan", "check_decoded", "tables_of"]
@@ -29,8 +30,11 @@ _HEAD = struct.Struct("<iBBH")
 _STATES = 8 * 24  # bits that a chunk takes beyond its codes, on average
 _INDEX = 4  # bytes of a chunk's length
 _MOST = 16.0  # bits, of a given step
-_STARTED = 48  # bytes that a message may take beyond its bits, and a segment
+_STARTED = 48  # bytes that codes may take in any case, and 4 a segment
 _BEGUN = 4
+_SAFETY = 1.5  # deviations between what codes are expected to take and what they may
+_SHORT = 0.006  # of what codes may take may be left, in messages of so many values
+_LARGE = 1 << 17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +90,16 @@ class CodedScheme(BudgetScheme):
     def part_bytes(self, group: Group) -> Mapping[str, int]:
         """Both are 0 without values.
 
-        Otherwise the codes may take what `bits` leaves after the scales and what a frame takes for itself (names not
-        counted), where that is at most an eighth of it; in smaller messages 7/8 of it, 48 bytes and 4 a segment.
+        Otherwise the codes may take what `bits` leaves after the scales and the frame's header (names not counted), but
+        in any case half of `bits`, and 48 bytes and 4 a segment.
         """
         if not group.values:
             return {"scales": 0, "codes": 0}
         segments = len(group.places)
         scales = _HEAD.size + self.side_bytes + self.weight_bytes(group)
-        started = _STARTED + _BEGUN * segments
-        wrapped = started + scales + own_bytes(self, group)
         bytes_ = int(self._rate * group.values) // 8
-        return {"scales": scales, "codes": bytes_ + started - min(wrapped, bytes_ // 8)}
+        left = max(bytes_ - header_bytes(self, group) - aligned(scales), bytes_ // 2) // ALIGNMENT * ALIGNMENT
+        return {"scales": scales, "codes": max(left, _STARTED + _BEGUN * segments)}
 
     @abstractmethod
     def _shape(self, energies: Energies) -> int:
@@ -107,8 +110,17 @@ class CodedScheme(BudgetScheme):
         """Bits a value that the book expects for each class, float64 `[CLASSES]`."""
 
     @abstractmethod
-    def _expected_bits(self, message: Message, group: Group, plan: GridPlan, classes: Tensor) -> float:
-        """What the values' codes take, and what one should allow for chance."""
+    def _run_bits(self, values: Tensor, table: Tensor, inverse: Tensor, classes: Tensor, shape: int) -> np.ndarray:
+        """What the codes of some runs take on average over the random numbers: bits, float64 `[runs]`.
+
+        Args:
+            values: a message's, float32.
+            table, inverse, classes: the runs' block table, 1 / step (float64), and class (uint8).
+        """
+
+    def _chance(self, bits: float, values: int) -> float:
+        """The deviation of the codes' length over the random numbers, in bits."""
+        return 0.0
 
     @abstractmethod
     def _code(
@@ -122,11 +134,18 @@ class CodedScheme(BudgetScheme):
         if not energies.loud.any():
             return GridPlan(step=0, weights=np.zeros(segments, np.int16), shape=shape, energies=energies)
 
+        chosen = choose_runs(len(energies.counts))
+        table, owner = group.blocks(RUN, message.device)[0][chosen], energies.owner[chosen]
+
         def measure(step: int) -> float:
-            plan = GridPlan(step=step, weights=weights, shape=shape, energies=energies)
             classes = energies.classes(step, weights)
-            sides = map_bits(classes.numpy(), chunk_runs(len(classes))).min() + _sides(len(classes))
-            return self._expected_bits(message, group, plan, classes) + float(sides)
+            beside = energies.beside(step, weights, classes.numpy()) * energies.counts
+            law = law_bits(self._curve(shape), classes.numpy(), energies.counts)
+            inverse = torch.from_numpy(1 / segment_steps(step, weights)[owner]).to(message.device)
+            found = self._run_bits(message.flat, table, inverse, classes[chosen].to(message.device), shape)
+            bits, doubt = estimate_bits(law, beside, chosen, found)
+            sides = float(map_bits(classes.numpy(), chunk_runs(len(classes))).min() + _sides(len(classes)))
+            return bits + sides + _SAFETY * math.hypot(doubt, self._chance(bits, group.values))
 
         budget = 8.0 * self.part_bytes(group)["codes"]
         step = self._given_step(energies, weights)
@@ -142,6 +161,7 @@ class CodedScheme(BudgetScheme):
         if not group.values:
             return [torch.empty(0, dtype=torch.uint8)] * 2
         most, step, coarser = self.part_bytes(group)["codes"], plan.step, 0
+        least, finer = plan.energies.least_step(plan.weights), self.bits is not None and group.values >= _LARGE
         while True:
             plan = GridPlan(step=step, weights=plan.weights, shape=plan.shape, energies=plan.energies)
             classes = plan.energies.classes(step, plan.weights)
@@ -149,10 +169,14 @@ class CodedScheme(BudgetScheme):
             room = min(2 * RUN * chunk_runs(len(classes)), 2 * group.values + len(classes)) + 2 * ROOM
             words, lengths, side = self._code(message, group, plan, classes.to(message.device), map_, key, room)
             excess = _joined_bytes(lengths) - most
-            if excess <= 0:
+            octaves = 8 * excess / group.values / (1 - 4**-self._rate)  # about what a normal law takes for it
+            if excess > 0:
+                coarser = 2 * coarser or 1 + min(int(1.5 * octaves * OCTAVE), OCTAVE // 8)
+                step += coarser  # until a code is hardly more than its class: see _STARTED
+            elif excess < -_SHORT * most and finer and step > least:
+                step, finer = max(least, step + math.floor(octaves * OCTAVE)), False
+            else:
                 break
-            coarser = 2 * coarser or 1 + min(int(1.5 * 8 * OCTAVE * excess / group.values), OCTAVE // 8)
-            step += coarser  # until a code is hardly more than its class: see _FEWEST
         head = _HEAD.pack(step, plan.shape, map_, 0)
         octets = bytearray(head + side + self.weights_to_send(plan.weights))
         scales = torch.frombuffer(octets, dtype=torch.uint8).to(message.device)

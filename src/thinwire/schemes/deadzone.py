@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from thinwire.kernels.entropy import decode_codes, encode_codes
-from thinwire.kernels.entropy.book import LOG_PHASES, book
+from thinwire.kernels.deadzone import CENTROIDS, PHASE, REACH, UNIT, deadzone_costs, deadzone_decode, deadzone_encode
+from thinwire.kernels.entropy.book import LENGTH_UNIT, book
 from thinwire.kernels.entropy.lengths import code_lengths
-from thinwire.kernels.entropy.reference import NOT_FINITE, RUN, SCALED, ZEROS
-from thinwire.kernels.table import CODE, LENGTH, START
+from thinwire.kernels.entropy.reference import RUN
 from thinwire.schemes.coded import CodedScheme, GridPlan, check_decoded, tables_of
 from thinwire.schemes.grid import Energies, chunk_runs
 from thinwire.schemes.group import Group
@@ -22,25 +21,24 @@ from thinwire.types import Key, Message, Traits
 
 __all__ = ["DeadZone"]
 
-_PHASE = (1 << LOG_PHASES) // 2 - 1  # at which the book's cells are those of rounding to the nearest
 _PRICE = 0.13  # squared steps that a bit is worth
-_REACH = 64  # larger codes cost as this one does
-_CENTROIDS = 3  # of codes 1, 2, and all larger ones
-_FINENESS = 128  # of a step, for their distance from the code
-_FARTHEST = 2.0**30
+_FINENESS = 128  # of a step, for the distances of centroids from their codes
 
 
 @functools.cache
 def _lengths(shape: int) -> Tensor:
-    """Bits of the codes 0 .. _REACH under each row, float64 `[CLASSES, _REACH + 1]`."""
-    return torch.from_numpy(code_lengths(shape, _PHASE, _REACH))
+    """What the codes 0 .. 64 cost under each row, in 1/1024 bits, int32 `[CLASSES, 65]`."""
+    return torch.from_numpy(np.rint(code_lengths(shape, PHASE, REACH) * LENGTH_UNIT).astype(np.int32))
 
 
 @functools.cache
 def _thresholds(shape: int) -> Tensor:
-    """By how much a value must be above k + 1/2 to become k + 1 and not k, in steps: at most 1/2."""
-    lengths = _lengths(shape)
-    return (_PRICE / 2 * lengths.diff(dim=1)).clamp(0.0, 0.5)
+    """By how much a size must be above k + 1/2 to become k + 1 and not k, in steps, float64 `[CLASSES, 64]`.
+
+    At most 1/2; multiples of 2^-16, so that all machines have the same.
+    """
+    wanted = np.clip(_PRICE / 2 * np.diff(code_lengths(shape, PHASE, REACH), axis=1), 0.0, 0.5)
+    return torch.from_numpy(np.rint(wanted * UNIT) / UNIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,83 +75,41 @@ class DeadZone(CodedScheme):
     def _curve(self, shape: int) -> np.ndarray:
         return book().expected[shape]
 
-    def _codes(self, message: Message, group: Group, plan: GridPlan, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each value's magnitude in steps, its code, and the bits of the code, in the group's order."""
-        place, run = _places(group, message.device)
-        number = classes.to(message.device).to(torch.int64) - SCALED
-        low_bits = (-torch.div(len(_lengths(0)) - 1 - number, 4, rounding_mode="floor")).clamp(min=0)
-        row, fine = (number - 4 * low_bits).clamp(min=0)[run], (low_bits == 0)[run]
-        inverse = torch.from_numpy(1 / plan.run_steps).to(message.device)
-        scaled = message.flat[place].to(torch.float64) * inverse[run]
-        scaled = torch.where((number >= 0)[run], scaled, 0.0).clamp(-_FARTHEST, _FARTHEST)
-        size = scaled.abs()
-        nearest = torch.floor(size + 0.5)
-        above = _thresholds(plan.shape).to(size.device)[row, (nearest.to(torch.int64) - 1).clamp(0, _REACH - 1)]
-        smaller = fine & (nearest > 0) & (size < nearest - 0.5 + above)
-        code = nearest - smaller.to(torch.float64)
-        shifted = torch.floor(code * 2.0 ** -low_bits[run].to(torch.float64)).to(torch.int64).clamp(max=_REACH)
-        bits = _lengths(plan.shape).to(size.device)[row, shifted] + low_bits[run]
-        bits = torch.where((number >= 0)[run], bits, 0.0)
-        return size, torch.where(scaled < 0, -code, code).to(torch.int32), bits
-
-    def _expected_bits(self, message: Message, group: Group, plan: GridPlan, classes: Tensor) -> float:
-        return float(self._codes(message, group, plan, classes)[2].sum())
+    def _run_bits(self, values: Tensor, table: Tensor, inverse: Tensor, classes: Tensor, shape: int) -> np.ndarray:
+        thresholds, lengths = _thresholds(shape).to(values.device), _lengths(shape).to(values.device)
+        return deadzone_costs(values, table, inverse, classes, thresholds, lengths).cpu().numpy() / LENGTH_UNIT
 
     def _code(
         self, message: Message, group: Group, plan: GridPlan, classes: Tensor, map_: int, key: Key, room: int
     ) -> tuple[Tensor, Tensor, bytes]:
-        size, codes, _ = self._codes(message, group, plan, classes)
         table, _ = group.blocks(RUN, message.device)
-        phases = torch.full(codes.shape, _PHASE, dtype=torch.uint8, device=message.device)
+        inverse = torch.from_numpy(1 / plan.run_steps).to(message.device)
         tables = tables_of(book().scales, plan.shape, map_, message.device)
-        words, lengths = encode_codes(
-            codes, phases, table[:, LENGTH], classes, tables, LOG_PHASES, chunk_runs(len(table)), room
+        thresholds = _thresholds(plan.shape).to(message.device)
+        words, lengths, sums = deadzone_encode(
+            message.flat, table, inverse, classes, thresholds, tables, chunk_runs(len(table)), room
         )
-        magnitude = codes.abs()
-        distances = [
-            _mean_distance(size, magnitude, magnitude == k if k < _CENTROIDS else magnitude >= k)
-            for k in range(1, _CENTROIDS + 1)
-        ]
-        return words, lengths, np.array([*distances, 0], np.int8).tobytes()
+        counts, above = sums.tolist()
+        mean = [round(a * _FINENESS / (n * UNIT)) if n else 0 for n, a in zip(counts, above)]
+        return words, lengths, np.array([*(min(max(m, -_FINENESS), _FINENESS - 1) for m in mean), 0], np.int8).tobytes()
 
     def decode(self, parts: list[Tensor], group: Group, key: Key, total: Tensor, add: bool) -> None:
         if not group.values:
             return
         read = self._read(parts, group, total.device)
         table, _ = group.blocks(RUN, total.device)
-        place, run = _places(group, total.device)
-        phases = torch.full((group.values,), _PHASE, dtype=torch.uint8, device=total.device)
         tables = tables_of(book().scales, read.shape, read.map_, total.device)
-        codes, classes, good = decode_codes(
-            read.words, read.starts, phases, table[:, LENGTH], tables, LOG_PHASES, chunk_runs(len(table))
-        )
+        distances = torch.zeros(1 + CENTROIDS, dtype=torch.float64)
+        distances[1:] = torch.frombuffer(bytearray(read.side), dtype=torch.int8)[:CENTROIDS] / _FINENESS
+        good = deadzone_decode(
+            read.words, read.starts, table, read.steps, distances.to(total.device), tables, chunk_runs(len(table)),
+            total, add,
+        )  # fmt: skip
         check_decoded(self.method, good)
-        distance = torch.from_numpy(np.frombuffer(read.side, np.int8, _CENTROIDS) / _FINENESS).to(total.device)
-        distance = torch.cat([distance.new_zeros(1), distance])[codes.abs().clamp(max=_CENTROIDS).to(torch.int64)]
-        decoded = ((codes.to(torch.float64) + torch.sign(codes) * distance) * read.steps[run]).to(total.dtype)
-        decoded = torch.where(classes[run] == ZEROS, 0.0, decoded)
-        decoded = torch.where(classes[run] == NOT_FINITE, float("nan"), decoded).to(total.dtype)
-        total[place] = total[place] + decoded if add else decoded
 
     def squared_error(self, message: Message, group: Group) -> float:
         """What decoding shows: nothing is random."""
         total = torch.zeros(message.numel, device=message.device)
         self.decode(self.encode(message, group, self.plan(message, group), Key()), group, Key(), total, False)
-        place, _ = _places(group, message.device)
-        error = total[place].to(torch.float64) - message.flat[place].to(torch.float64)
-        return float((error * error).sum())
-
-
-def _places(group: Group, device: torch.device) -> tuple[Tensor, Tensor]:
-    """For each value in the group's order: its place in the message's flat values, and its run."""
-    table, _ = group.blocks(RUN, device)
-    run = torch.repeat_interleave(torch.arange(len(table), device=device), table[:, LENGTH])
-    return torch.arange(len(run), device=device) + (table[:, START] - table[:, CODE])[run], run
-
-
-def _mean_distance(size: Tensor, magnitude: Tensor, chosen: Tensor) -> int:
-    """How far values lie above their codes on average, in 1/128 step."""
-    if not bool(chosen.any()):
-        return 0
-    mean = float((size[chosen] - magnitude[chosen]).mean())
-    return min(max(round(mean * _FINENESS), -_FINENESS), _FINENESS - 1)
+        error = sum(float(((total[a:b].double() - message.flat[a:b].double()) ** 2).sum()) for a, b in group.runs)
+        return error

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import SchemeError
-from thinwire.kernels.dither import dither_cost, dither_decode, dither_encode
+from thinwire.kernels.dither import dither_costs, dither_decode, dither_encode
 from thinwire.kernels.entropy.book import LENGTH_UNIT, book
 from thinwire.kernels.entropy.lengths import mean_lengths
 from thinwire.kernels.entropy.reference import RUN
@@ -22,8 +22,6 @@ from thinwire.schemes.group import Group
 from thinwire.types import Key, Message, Traits
 
 __all__ = ["Dithered"]
-
-_DEVIATIONS = 1.5  # of the codes' length over the dither; where it takes more, encode coarsens the step a little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +42,9 @@ class Dithered(CodedScheme):
         SchemeError: both or neither of bits and step, or an option out of its range.
         MessageError (encode): a tensor that the mapping does not name.
     Error: number of values x step^2 / 12, in runs that are not all zero.
-    Bits per value: at most `bits`, everything but names counted, where 1/8 of them pays for headers (at 2 bits and one
-        tensor: from 9,000 values on). From 2^17 values on within 1% at 1 bit and more, 2% at half a bit. Exceptions:
-        values that need less whatever the step (all zeros; runs louder than 2^16 steps are not coded, the step is
-        coarser instead).
+    Bits per value: at most `bits`, everything but names counted, where half of them pays for headers (at 2 bits and one
+        tensor: from 1,216 values on). From 2^17 values on, at half a bit and more, within 1%. Exceptions: values that
+        need less whatever the step (all zeros; runs louder than 2^16 steps make it coarser instead).
     References: subtractive dither: Schuchman 1964, Gray and Stockham 1993; rANS: Duda 2013 (arXiv 1311.2540).
     """
 
@@ -80,14 +77,12 @@ class Dithered(CodedScheme):
     def _curve(self, shape: int) -> np.ndarray:
         return book().expected[shape]
 
-    def _expected_bits(self, message: Message, group: Group, plan: GridPlan, classes: Tensor) -> float:
-        table, _ = group.blocks(RUN, message.device)
-        inverse = torch.from_numpy(1 / plan.run_steps).to(message.device)
-        lengths, cells = (t.to(message.device) for t in mean_lengths(plan.shape))
-        cost = int(dither_cost(message.flat, table, inverse, classes.to(message.device), lengths, cells))
-        bits = cost / LENGTH_UNIT
-        deviation = 0.9 * min(1.0, 2 ** (1 - bits / group.values))  # of a value's code, measured on normal values
-        return bits + _DEVIATIONS * deviation * math.sqrt(group.values)
+    def _run_bits(self, values: Tensor, table: Tensor, inverse: Tensor, classes: Tensor, shape: int) -> np.ndarray:
+        lengths, cells = (t.to(values.device) for t in mean_lengths(shape))
+        return dither_costs(values, table, inverse, classes, lengths, cells).cpu().numpy() / LENGTH_UNIT
+
+    def _chance(self, bits: float, values: int) -> float:
+        return 0.75 * min(1.0, 2 ** (1.2 - bits / values)) * math.sqrt(values)  # measured on normal values
 
     def _code(
         self, message: Message, group: Group, plan: GridPlan, classes: Tensor, map_: int, key: Key, room: int

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from thinwire.kernels.dither import NO_ENERGY, run_energies, settle_classes
 from thinwire.kernels.entropy.book import QUIETEST
+from thinwire.kernels.entropy.reference import SCALED
 from thinwire.kernels.table import LENGTH
 from thinwire.schemes.budget import WEIGHT_OCTAVE, half_log2, segment_levels
 from thinwire.schemes.group import Group
@@ -118,3 +119,8 @@ class Energies:
     def classes(self, step: int, weights: np.ndarray) -> Tensor:
         """Each run's class under a step, uint8 `[runs]`."""
         return settle_classes(self.positions(step, weights), chunk_runs(len(self.counts)))
+
+    def beside(self, step: int, weights: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """How far each run lies above the middle of its class, in octaves, at most one, float64 `[runs]`."""
+        fine = self.positions(step, weights).numpy() - 8 * (classes.astype(np.int64) - SCALED)
+        return np.where(self.loud, np.clip(fine / 32, -1.0, 1.0), 0.0)

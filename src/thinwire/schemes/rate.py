@@ -1,32 +1,72 @@
 """The step that meets a budget: predicted from run energies under the book's law, then corrected by what values cost.
 
-All of it is a function of the values alone, never of the random numbers: the step says nothing about the dither.
+All of it is a function of the values alone, never of the random numbers: the step says nothing about the dither. In
+large messages only some runs' values are looked at; the law, which knows every run's energy, stands for the others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from thinwire.kernels.entropy.book import CLASSES, QUIETEST
+from thinwire.kernels.entropy.reference import SCALED
 from thinwire.schemes.budget import WEIGHT_OCTAVE
 from thinwire.schemes.grid import OCTAVE, Energies
 
-__all__ = ["find_step"]
+__all__ = ["choose_runs", "estimate_bits", "find_step", "law_bits"]
 
 _FINE = 32  # of an octave: what prediction counts runs by
 _COARSEST = 24  # octaves above the loudest run: every code is 0
 _TRIES = 6
+_FEWEST = 1024  # runs that are looked at, if there are as many
+_SHARE = 16  # of the runs of larger messages, one in up to 16
 _SHORT = 0.0006  # of the budget may be left
+
+
+def choose_runs(runs: int) -> np.ndarray:
+    """Which runs' values are looked at: one of each k neighbours, scattered so that no period of the data is met."""
+    stride = min(max(runs // _FEWEST, 1), _SHARE)
+    first = np.arange(0, runs, stride)
+    scattered = first * 0x9E3779B1 % (1 << 32) >> 16
+    return np.minimum(first + scattered % stride, runs - 1)
+
+
+def law_bits(curve: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Bits that runs of these uint8 classes and counts take under the law of the book's curve, float64 `[runs]`."""
+    number = np.arange(256) - SCALED
+    bits = curve[np.clip(number, 0, CLASSES - 1)] + np.maximum(number - (CLASSES - 1), 0) / 4
+    return np.where(number >= 0, bits, 0.0)[classes] * counts
+
+
+def estimate_bits(law: np.ndarray, beside: np.ndarray, chosen: np.ndarray, bits: np.ndarray) -> tuple[float, float]:
+    """Estimate what all runs take.
+
+    Args:
+        law: bits of each run by its class alone, float64 `[runs]`.
+        beside: values of each run times how far the run lies above its class, float64 `[runs]`: what the law misses
+            grows with it.
+        chosen: which runs were looked at.
+        bits: what these take, float64 `[chosen]`.
+    Returns:
+        The sum over all runs, and the deviation of this estimate: 0 where all were looked at.
+    """
+    missed, above, runs, looked_at = bits - law[chosen], beside[chosen], len(law), len(chosen)
+    spread = float(above.var())
+    slope = float(((above - above.mean()) * missed).mean()) / spread if spread else 0.0
+    rest = missed - slope * above
+    total = float(law.sum() + slope * beside.sum() + runs * rest.mean())
+    return total, runs * math.sqrt(float(rest.var()) * (1 - looked_at / runs) / looked_at)
 
 
 def _prediction(energies: Energies, weights: np.ndarray, curve: np.ndarray) -> Callable[[float], float]:
     """Bits that all values take at a step, in 1/4096 octaves, under the law of the book's curve."""
     level = (energies.level - weights[energies.owner] / WEIGHT_OCTAVE)[energies.loud]
     fine = np.rint(level * _FINE).astype(np.int64)
-    places, index = np.unique(fine, return_inverse=True)
-    values = np.bincount(index, energies.counts[energies.loud])
+    values = np.bincount(fine - fine.min(), energies.counts[energies.loud])
+    places = fine.min() + np.arange(len(values))
 
     def predict(step: float) -> float:
         position = 4 * (places / _FINE - step / OCTAVE - QUIETEST)

@@ -7,7 +7,7 @@ from thinwire.kernels.dispatch import operator
 from thinwire.kernels.dither import cpu, reference
 from thinwire.kernels.dither.reference import NO_ENERGY
 
-__all__ = ["NO_ENERGY", "dither_cost", "dither_decode", "dither_encode", "run_energies", "settle_classes"]
+__all__ = ["NO_ENERGY", "dither_costs", "dither_decode", "dither_encode", "run_energies", "settle_classes"]
 
 
 def _run_energies(values: Tensor, table: Tensor) -> Tensor:
@@ -18,10 +18,10 @@ def _settle_classes(positions: Tensor, chunk_runs: int) -> Tensor:
     return positions.new_empty(positions.shape, dtype=torch.uint8)
 
 
-def _dither_cost(
+def _dither_costs(
     values: Tensor, table: Tensor, inverse: Tensor, classes: Tensor, lengths: Tensor, cells: Tensor
 ) -> Tensor:
-    return table.new_empty(())
+    return table.new_empty(table.shape[0])
 
 
 def _dither_encode(
@@ -54,6 +54,6 @@ def _dither_decode(
 
 run_energies = operator(reference.run_energies, cpu.run_energies, _run_energies)
 settle_classes = operator(reference.settle_classes, cpu.settle_classes, _settle_classes)
-dither_cost = operator(reference.dither_cost, cpu.dither_cost, _dither_cost)
+dither_costs = operator(reference.dither_costs, cpu.dither_costs, _dither_costs)
 dither_encode = operator(reference.dither_encode, cpu.dither_encode, _dither_encode)
 dither_decode = operator(reference.dither_decode, cpu.dither_decode, _dither_decode, mutates=["total"])

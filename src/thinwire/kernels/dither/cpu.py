@@ -7,14 +7,13 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from thinwire.kernels.dither.reference import FARTHEST, FINE, KEEP, NO_ENERGY
+from thinwire.kernels.dither.reference import FARTHEST, FINE, KEEP, NO_ENERGY, SUMS
 from thinwire.kernels.entropy.book import LOG_PHASES
 from thinwire.kernels.entropy.cpu import (
+    BLOCK,
     begin,
-    decode_class,
-    decode_run,
-    encode_class,
-    encode_run,
+    decode_runs,
+    encode_runs,
     ended,
     finish,
     flat_tables,
@@ -25,7 +24,6 @@ from thinwire.kernels.entropy.reference import (
     LANES,
     LARGEST_CLASS,
     NOT_FINITE,
-    ROOM,
     RUN,
     SCALED,
     STATE_LEAST,
@@ -37,43 +35,59 @@ from thinwire.kernels.random.cpu import mix, split
 from thinwire.kernels.rows.reference import LARGEST
 from thinwire.kernels.table import LENGTH, POSITION, START
 
-__all__ = ["dither_cost", "dither_decode", "dither_encode", "run_energies", "settle_classes"]
+__all__ = ["dither_costs", "dither_decode", "dither_encode", "run_energies", "settle_classes"]
 
-_LARGEST = np.float32(LARGEST)
+_LARGEST, _ZERO = np.float32(LARGEST), np.float32(0)
 _SMALLEST = 128  # runs worth a thread
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _energies(values, table, first, stop, out):
-    squares, magnitudes = np.empty(8), np.empty(8)
+@njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
+def _add_up(values, start, squares, magnitudes):
+    """Sums over every 32nd of 256 values; whether all are finite."""
+    bad = np.int32(0)
+    squares[:], magnitudes[:] = 0.0, 0.0
+    for at in range(start, start + RUN, SUMS):
+        for j in range(SUMS):
+            x = load(values, at + j)
+            bad |= np.int32(not abs(x) < _LARGEST)
+            wide = np.float64(x)
+            store(squares, j, load(squares, j) + wide * wide)
+            store(magnitudes, j, load(magnitudes, j) + abs(wide))
+    return bad == 0
+
+
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
+def _energies(values, table, first, stop, row, squares, magnitudes, out):
     for run in range(first, stop):
         start, count = table[run, START], table[run, LENGTH]
-        squares[:], magnitudes[:], bad = 0.0, 0.0, 0
-        for row in range(0, count & ~7, 8):
-            for i in range(8):
-                x = load(values, start + row + i)
-                bad += not abs(x) < _LARGEST
-                wide = np.float64(x)
-                squares[i] += wide * wide
-                magnitudes[i] += abs(wide)
-        for j in range(count & ~7, count):
-            x = values[start + j]
-            bad += not abs(x) < _LARGEST
-            squares[j & 7] += np.float64(x) * np.float64(x)
-            magnitudes[j & 7] += abs(np.float64(x))
-        for column, s in enumerate((squares, magnitudes)):
-            total = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]))
-            out[run, column] = np.nan if bad else total
+        if count == RUN:
+            finite = _add_up(values, start, squares, magnitudes)
+        else:
+            for j in range(RUN):
+                row[j] = values[start + j] if j < count else _ZERO
+            finite = _add_up(row, 0, squares, magnitudes)
+        half = SUMS // 2
+        while half:
+            for j in range(half):
+                squares[j] += squares[half + j]
+                magnitudes[j] += magnitudes[half + j]
+            half //= 2
+        out[run, 0], out[run, 1] = (squares[0], magnitudes[0]) if finite else (np.nan, np.nan)
 
 
 def run_energies(values: Tensor, table: Tensor) -> Tensor:
     out = torch.empty(len(table), 2, dtype=torch.float64)
     arrays = (values.numpy(), table.numpy())
-    for_ranges(len(table), _SMALLEST, lambda a, b: _energies(*arrays, a, b, out.numpy()))
+
+    def run(first: int, stop: int) -> None:
+        scratch = (np.empty(RUN, np.float32), np.empty(SUMS), np.empty(SUMS))
+        _energies(*arrays, first, stop, *scratch, out.numpy())
+
+    for_ranges(len(table), _SMALLEST, run)
     return out
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
 def _settle(positions, chunk_runs, classes):
     kept: Any = 0
     for run in range(len(positions)):
@@ -92,91 +106,85 @@ def settle_classes(positions: Tensor, chunk_runs: int) -> Tensor:
     return classes
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _cost(values, table, inverse, classes, lengths, cells, first, stop):
-    total, middle = np.int64(0), lengths.shape[1] // 2
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
+def _costs(values, table, inverse, classes, lengths, cells, middle, first, stop, out):
     for run in range(first, stop):
         class_, start, count = np.int64(classes[run]), table[run, START], table[run, LENGTH]
-        if class_ < SCALED:
-            continue
-        row, low_bits = row_and_low_bits(class_, len(lengths))
-        row_lengths = lengths[row]
-        factor = cells[row] * 2.0**-low_bits
         found = np.int64(0)
-        for j in range(count):
-            cell = np.floor(np.float64(load(values, start + j)) * inverse[run] * factor)
-            cell = min(max(cell, -float(middle)), float(middle - 1))
-            found += np.int64(load(row_lengths, np.int64(cell) + middle))
-        total += found + 1024 * low_bits * count
-    return total
+        if class_ >= SCALED:
+            row, low_bits = row_and_low_bits(class_, len(cells))
+            factor, origin = cells[row] * 2.0**-low_bits, (2 * row + 1) * middle
+            for j in range(count):
+                cell = np.floor(np.float64(load(values, start + j)) * inverse[run] * factor)
+                cell = min(max(cell, -float(middle)), float(middle - 1))
+                found += np.int64(load(lengths, np.int64(cell) + origin))
+            found += 1024 * low_bits * count
+        out[run] = found
 
 
-def dither_cost(
+def dither_costs(
     values: Tensor, table: Tensor, inverse: Tensor, classes: Tensor, lengths: Tensor, cells: Tensor
 ) -> Tensor:
-    arrays = tuple(t.numpy() for t in (values, table, inverse, classes, lengths, cells))
-    sums: list[int] = []
-    for_ranges(len(table), _SMALLEST, lambda a, b: sums.append(int(_cost(*arrays, a, b))))
-    return torch.tensor(sum(sums))
+    out, middle = torch.empty(len(table), dtype=torch.int64), lengths.shape[1] // 2
+    arrays = tuple(t.numpy() for t in (values, table, inverse, classes, lengths.reshape(-1), cells))
+    for_ranges(len(table), _SMALLEST, lambda a, b: _costs(*arrays, middle, a, b, out.numpy()))
+    return out
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _hash_run(base, low, high, bits):
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
+def _hash_run(base, low, high, at, bits):
     """Apart from _draw, or LLVM would multiply 64 bits."""
     for j in range(RUN // 2):
         h = mix(np.uint32(base + np.uint32(j)), low, high)
-        bits[j] = np.int32(h & np.uint32(0xFFFF))
-        bits[RUN // 2 + j] = np.int32(h >> np.uint32(16))
+        store(bits, at + j, np.int32(h & np.uint32(0xFFFF)))
+        store(bits, at + RUN // 2 + j, np.int32(h >> np.uint32(16)))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _draw(position, key, bits, phases):
+@njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
+def _draw(position, key, at, bits, phases):
     """The 16 bits and the phase of each of the 256 positions of a run."""
     base, low, high = split(position >> 1, key)
-    _hash_run(base, low, high, bits)
-    for j in range(RUN):
-        phases[j] = bits[j] >> (16 - LOG_PHASES)
+    _hash_run(base, low, high, at, bits)
+    for j in range(at, at + RUN):
+        store(phases, j, load(bits, j) >> (16 - LOG_PHASES))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _quantize(values, start, count, inverse, bits, codes):
+@njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
+def _quantize(values, start, count, inverse, at, bits, codes):
     for j in range(count):
-        u = (np.float64(load(bits, j)) + 0.5) * 2.0**-16
+        u = (np.float64(load(bits, at + j)) + 0.5) * 2.0**-16
         code = np.floor(np.float64(load(values, start + j)) * inverse + u)
-        store(codes, j, np.int32(min(max(code, -FARTHEST), FARTHEST)))
+        store(codes, at + j, np.int32(min(max(code, -FARTHEST), FARTHEST)))
+
+
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
+def _quantize_runs(values, table, keys, inverse, classes, first, stop, bits, phases, codes):
+    """Codes and phases of runs first .. stop - 1, back to back, and where they end."""
+    end = 0
+    for run in range(first, stop):
+        count = table[run, LENGTH]
+        if classes[run] >= SCALED:
+            _draw(table[run, POSITION], keys[run], end, bits, phases)
+            _quantize(values, table[run, START], count, inverse[run], end, bits, codes)
+        end += count
+    return end
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _encode_chunk(values, table, keys, inverse, classes, first, stop, tables, buffer):
-    """Runs first .. stop - 1: where in the buffer the chunk begins, or -1."""
-    bounds, _, limits, map_bounds, _, map_limits = tables
-    states, edges = np.full(LANES, STATE_LEAST, dtype=np.uint64), np.empty(RUN, dtype=np.int32)
-    bits, phases, codes = np.empty(RUN, dtype=np.int32), np.empty(RUN, dtype=np.int32), np.empty(RUN, dtype=np.int32)
-    at = len(buffer)
-    for run in range(stop - 1, first - 1, -1):
-        if at < ROOM:
-            return -1
-        class_, count = np.int64(classes[run]), table[run, LENGTH]
-        if class_ >= SCALED:
-            _draw(table[run, POSITION], keys[run], bits, phases)
-            _quantize(values, table[run, START], count, inverse[run], bits, codes)
-            row, low_bits = row_and_low_bits(class_, len(limits) // 2)
-            at = encode_run(
-                codes, phases, 0, count, low_bits, row, bounds, limits, LOG_PHASES, edges, states, buffer, at
-            )
-            if at < 0:
-                return -1
-        before = np.int64(classes[run - 1]) if run > first else FIRST_CLASS
-        at = encode_class(class_, before, map_bounds, map_limits, states, buffer, at)
-    return finish(states, buffer, at)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _encode_chunks(values, table, keys, inverse, classes, tables, chunk_runs, first, stop, words, lengths):
+def _encode_chunks(values, table, keys, inverse, counts, classes, tables, chunk_runs, first, stop, words, lengths):
+    bits, phases = np.empty(BLOCK * RUN, dtype=np.int32), np.empty(BLOCK * RUN, dtype=np.int32)
+    codes = np.empty(BLOCK * RUN, dtype=np.int32)
+    edges = np.empty(RUN, dtype=np.int32)
     for chunk in range(first, stop):
-        last = min((chunk + 1) * chunk_runs, len(table))
-        at = _encode_chunk(values, table, keys, inverse, classes, chunk * chunk_runs, last, tables, words[chunk])
-        lengths[chunk] = -1 if at < ROOM else words.shape[1] - at
+        head, last, buffer = chunk * chunk_runs, min((chunk + 1) * chunk_runs, len(table)), words[chunk]
+        states, at = np.full(LANES, STATE_LEAST, dtype=np.uint64), len(buffer)
+        for run in range(head + (last - head - 1) // BLOCK * BLOCK, head - 1, -BLOCK):
+            after = min(run + BLOCK, last)
+            end = _quantize_runs(values, table, keys, inverse, classes, run, after, bits, phases, codes)
+            at = encode_runs(
+                codes, phases, end, counts, classes, run, after, head, tables, LOG_PHASES, edges, states, buffer, at
+            )
+        lengths[chunk] = finish(states, buffer, at)
 
 
 def dither_encode(
@@ -191,60 +199,67 @@ def dither_encode(
 ) -> tuple[Tensor, Tensor]:
     chunks = -(-len(table) // chunk_runs)
     words, lengths = torch.empty(chunks, room, dtype=torch.int16), torch.empty(chunks, dtype=torch.int64)
-    arrays = tuple(t.numpy() for t in (values, table, keys, inverse, classes))
+    arrays = tuple(t.numpy() for t in (values, table, keys, inverse, table[:, LENGTH].contiguous(), classes))
     rows, out = flat_tables(tables), (words.numpy().view(np.uint16), lengths.numpy())
     for_ranges(chunks, 1, lambda a, b: _encode_chunks(*arrays, rows, chunk_runs, a, b, *out))
     return words, lengths
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _put_run(codes, bits, start, count, step, total, add):
+@njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
+def _put_run(codes, bits, begin, start, count, step, total, add):
     """Write, or add, a run's values; rounded to the type of `total` before they are added."""
     for j in range(count):
-        u = (np.float64(load(bits, j)) + 0.5) * 2.0**-16
-        value = total.dtype.type((np.float64(load(codes, j)) + (0.5 - u)) * step)
+        u = (np.float64(load(bits, begin + j)) + 0.5) * 2.0**-16
+        value = total.dtype.type((np.float64(load(codes, begin + j)) + (0.5 - u)) * step)
         store(total, start + j, (load(total, start + j) + value) if add else value)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
 def _put_constant(value, start, count, total, add):
     for j in range(count):
         total[start + j] = total[start + j] + value if add else value
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _decode_chunk(words, at, stop, table, keys, steps, first, last, tables, total, add):
-    """Runs first .. last - 1: whether the chunk was what an encoder writes."""
-    bounds, boundary, limits, map_bounds, map_boundary, map_limits = tables
-    bits, phases, codes = np.empty(RUN, dtype=np.int32), np.empty(RUN, dtype=np.int32), np.empty(RUN, dtype=np.int32)
-    states, class_ = np.empty(LANES, dtype=np.uint64), FIRST_CLASS
-    at = begin(states, words, at, stop)
-    for run in range(first, last):
-        if at > stop:
-            return False
-        class_, at = decode_class(class_, map_bounds, map_boundary, map_limits, states, words, at, stop)
-        if class_ < 0:
-            return False
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
+def _put_runs(codes, bits, table, steps, classes, first, stop, total, add):
+    """Write, or add, the values of runs first .. stop - 1, whose codes lie back to back."""
+    at = 0
+    for run in range(first, stop):
         start, count = table[run, START], table[run, LENGTH]
-        if class_ < SCALED:
-            _put_constant(0.0 if class_ == ZEROS else np.nan, start, count, total, add)
-            continue
-        _draw(table[run, POSITION], keys[run], bits, phases)
-        row, low_bits = row_and_low_bits(class_, len(limits) // 2)
-        at = decode_run(
-            phases, 0, count, low_bits, row, bounds, boundary, limits, LOG_PHASES, states, words, at, stop, codes
-        )
-        _put_run(codes, bits, start, count, steps[run], total, add)
-    return ended(states, at, stop)
+        if classes[run] >= SCALED:
+            _put_run(codes, bits, at, start, count, steps[run], total, add)
+        else:
+            _put_constant(0.0 if classes[run] == ZEROS else np.nan, start, count, total, add)
+        at += count
+
+
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
+def _draw_runs(table, keys, first, stop, bits, phases):
+    at = 0
+    for run in range(first, stop):
+        _draw(table[run, POSITION], keys[run], at, bits, phases)
+        at += table[run, LENGTH]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _decode_chunks(words, starts, table, keys, steps, tables, chunk_runs, first, stop, total, add, good):
+def _decode_chunks(
+    words, starts, table, keys, steps, counts, tables, chunk_runs, first, stop, classes, total, add, good
+):
+    bits, phases = np.empty(BLOCK * RUN, dtype=np.int32), np.empty(BLOCK * RUN, dtype=np.int32)
+    codes, states = np.empty(BLOCK * RUN, dtype=np.int32), np.empty(2 * LANES, dtype=np.uint64)
     for chunk in range(first, stop):
-        last = min((chunk + 1) * chunk_runs, len(table))
-        good[chunk] = _decode_chunk(
-            words, starts[chunk], starts[chunk + 1], table, keys, steps, chunk * chunk_runs, last, tables, total, add
-        )
+        head, last, end = chunk * chunk_runs, min((chunk + 1) * chunk_runs, len(table)), starts[chunk + 1]
+        at = begin(states, words, starts[chunk], end)
+        for run in range(head, last, BLOCK):
+            after, before = min(run + BLOCK, last), np.int64(classes[run - 1]) if run > head else FIRST_CLASS
+            _draw_runs(table, keys, run, after, bits, phases)
+            at = decode_runs(
+                words, at, end, phases, 0, counts, run, after, before, tables, LOG_PHASES, states, codes, classes
+            )
+            if at > end:
+                break
+            _put_runs(codes, bits, table, steps, classes, run, after, total, add)
+        good[chunk] = ended(states, at, end)
 
 
 def dither_decode(
@@ -260,6 +275,7 @@ def dither_decode(
 ) -> Tensor:
     good = torch.empty(len(starts) - 1, dtype=torch.bool)
     arrays = (words.numpy().view(np.uint16), *(t.numpy() for t in (starts, table, keys, steps)))
-    rows, out = flat_tables(tables), (total.numpy(), add, good.numpy())
-    for_ranges(len(good), 1, lambda a, b: _decode_chunks(*arrays, rows, chunk_runs, a, b, *out))
+    counts, classes = table[:, LENGTH].contiguous().numpy(), np.empty(len(table), dtype=np.uint8)
+    rows, out = flat_tables(tables), (classes, total.numpy(), add, good.numpy())
+    for_ranges(len(good), 1, lambda a, b: _decode_chunks(*arrays, counts, rows, chunk_runs, a, b, *out))
     return good

@@ -21,7 +21,7 @@ from thinwire.kernels.table import CODE, LENGTH, POSITION, START
 __all__ = [
     "KEEP",
     "NO_ENERGY",
-    "dither_cost",
+    "dither_costs",
     "dither_decode",
     "dither_encode",
     "run_energies",
@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 FARTHEST = 2.0**30  # codes do not go beyond
+SUMS = 32  # that a run's energy is added up from
 FINE = 8  # positions of a class
 KEEP = 7  # positions from its middle at which a class is kept
 NO_ENERGY = -(1 << 20)  # position of a run of zeros; any below marks one that is not finite
@@ -47,19 +48,20 @@ def run_energies(values: Tensor, table: Tensor) -> Tensor:
         values: float32 `[values]`, a message's flat values.
         table: block table of the runs, int64 `[runs, 4]`, up to 256 values each.
     Returns:
-        float64 `[runs, 2]`; NaN where a value is not finite, or 2^127 and more. Sums are formed in float64: 8 over
-        every 8th value in order, then ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7)).
+        float64 `[runs, 2]`; NaN where a value is not finite, or 2^127 and more. Sums are formed in float64: 32 over
+        every 32nd value in order, then the upper half is added to the lower until one is left.
     """
     run, within = _spread(table)
     rows = torch.zeros(len(table), entropy.RUN, dtype=torch.float32, device=values.device)
     rows[run, within] = values[table[run, START] + within]
     finite = (rows.abs() < LARGEST).all(1)
-    wide = rows.to(torch.float64).reshape(len(table), -1, 8)
-    sums = torch.zeros(len(table), 8, 2, dtype=torch.float64, device=values.device)
+    wide = rows.to(torch.float64).reshape(len(table), -1, SUMS)
+    sums = torch.zeros(len(table), SUMS, 2, dtype=torch.float64, device=values.device)
     for i in range(wide.shape[1]):
         sums = sums + torch.stack([wide[:, i] * wide[:, i], wide[:, i].abs()], dim=2)
     while sums.shape[1] > 1:
-        sums = sums[:, 0::2] + sums[:, 1::2]
+        lower, upper = sums.chunk(2, dim=1)
+        sums = lower + upper
     return torch.where(finite[:, None], sums[:, 0], float("nan"))
 
 
@@ -84,10 +86,10 @@ def settle_classes(positions: Tensor, chunk_runs: int) -> Tensor:
     return torch.tensor(classes, dtype=torch.uint8, device=positions.device)
 
 
-def dither_cost(
+def dither_costs(
     values: Tensor, table: Tensor, inverse: Tensor, classes: Tensor, lengths: Tensor, cells: Tensor
 ) -> Tensor:
-    """Sum what the values' codes cost on average over the dither.
+    """Sum what the codes of each run's values cost on average over the dither.
 
     Args:
         values, table: as in run_energies.
@@ -97,7 +99,7 @@ def dither_cost(
             stand for what lies beyond, too.
         cells: float64 `[rows]`, cells a step: powers of two.
     Returns:
-        1/1024 bits, low bits (1024 each) included, int64 `[]`.
+        1/1024 bits, low bits (1024 each) included, int64 `[runs]`.
     """
     run, within = _spread(table)
     class_ = classes.to(torch.int64)[run]
@@ -108,7 +110,7 @@ def dither_cost(
     y = values[table[run, START] + within].to(torch.float64) * inverse[run]
     cell = torch.floor(y * (cells[row] * 2.0 ** -low_bits.to(torch.float64))).clamp(-middle, middle - 1)
     cost = lengths[row, torch.where(scaled, cell, 0.0).to(torch.int64) + middle].to(torch.int64) + 1024 * low_bits
-    return torch.where(scaled, cost, 0).sum()
+    return torch.zeros_like(table[:, LENGTH]).index_add(0, run, torch.where(scaled, cost, 0))
 
 
 def _bits(table: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,7 +134,7 @@ def dither_encode(
     Args:
         values, table: as in run_energies; runs begin at multiples of 256 of their segment's positions.
         keys: int64 `[runs]`, the stream key of each run's segment.
-        inverse, classes: as in dither_cost; a run of values far above its class makes its chunk fail.
+        inverse, classes: as in dither_costs; a run of values far above its class makes its chunk fail.
         tables, chunk_runs, room: as in kernels/entropy's encode_codes, with 32 phases.
     Returns:
         As encode_codes.

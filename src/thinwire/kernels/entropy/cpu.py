@@ -1,7 +1,7 @@
 """The entropy coder on the CPU. A run is coded by rows of 8 values, one a lane, without a branch but for escapes.
 
-`encode_run` and `decode_run` serve other kernels, too: a run's codes and phases are in small arrays that stay in the
-first cache.
+`encode_runs` and `decode_runs` serve other kernels, too: codes and phases of a few runs at a time stay in the first
+cache.
 """
 
 import numpy as np
@@ -26,22 +26,24 @@ from thinwire.kernels.machine import load, store
 from thinwire.kernels.pool import for_ranges
 
 __all__ = [
+    "BLOCK",
     "begin",
-    "decode_class",
     "decode_codes",
-    "decode_run",
-    "encode_class",
+    "decode_runs",
     "encode_codes",
-    "encode_run",
+    "encode_runs",
+    "ended",
     "finish",
+    "flat_tables",
+    "row_and_low_bits",
 ]
 
+BLOCK = 8  # runs whose codes and phases fit into the first cache, for kernels that make them
 _U = np.uint64
 _12, _16, _20, _44 = _U(LOG_TOTAL), _U(16), _U(20), _U(44)
 _SLOT, _WORD, _ONE = _U(TOTAL - 1), _U(0xFFFF), _U(1)
 _STATE = _U(STATE_LEAST)
 _WIDTH = 2 * CENTER
-SURE = LANES * (MOST_DIGITS + 4)  # words that a row of 8 values takes at most
 _RECIPROCALS = np.array([0, *(-(-(1 << 44) // f) for f in range(1, TOTAL + 1))], dtype=np.uint64)
 """ceil(2^44 / f): x div f = (x r) >> 44, exactly, for every x < 2^20 f, and x r stays below 2^64."""
 
@@ -64,15 +66,15 @@ def _put_plain(states, lane, value, bits, words, at):
     return _put(states, lane, value << (LOG_TOTAL - bits), TOTAL >> bits, words, at)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
 def row_and_low_bits(class_, rows):
     number = class_ - SCALED
     low_bits = max(0, -((rows - 1 - number) // 4))
     return number - 4 * low_bits, low_bits
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def encode_class(class_, before, bounds, limits, states, words, at):
+@njit(inline="always")
+def _encode_class(class_, before, bounds, limits, states, words, at):
     edge = class_ - before - 1 + CENTER
     if not limits[0] <= edge < limits[1]:
         at = _put_plain(states, 0, class_, 7, words, at)
@@ -80,7 +82,7 @@ def encode_class(class_, before, bounds, limits, states, words, at):
     return _put(states, 0, np.int64(bounds[edge]), np.int64(bounds[edge + 1]) - np.int64(bounds[edge]), words, at)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
 def _encode_value(code, phase, lane, low_bits, bounds, origin, low, high, log_phases, states, words, at):
     """Any value, escapes and low bits included."""
     for piece in range((low_bits + 7) // 8 - 1, -1, -1):
@@ -97,106 +99,122 @@ def _encode_value(code, phase, lane, low_bits, bounds, origin, low, high, log_ph
     return _put(states, lane, first, np.int64(bounds[origin + edge + (1 << log_phases)]) - first, words, at)
 
 
-@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
-def _encode_rows(edges, count, bounds, origin, stride, states, words, at):
-    """Whole rows of 8 values that do not escape, the last row first."""
-    for row in range(count - LANES, -1, -LANES):
-        for i in range(LANES):
-            lane = LANES - 1 - i
-            edge = np.int64(load(edges, row + lane))
-            first = _U(load(bounds, origin + edge))
-            frequency = _U(load(bounds, origin + edge + stride)) - first
-            x = states[lane]
-            emit = _U(x >= frequency << _20)
-            store(words, at - 1, np.uint16(x & _WORD))
-            at -= np.int64(emit)
-            x >>= emit << _U(4)
-            quotient = (x * _RECIPROCALS[frequency]) >> _44
-            states[lane] = (quotient << _12) + (x - quotient * frequency) + first
+@njit(inline="always")
+def _encode_row(edges, begin, bounds, origin, stride, states, words, at):
+    """Eight values that do not escape, one a lane."""
+    for i in range(LANES):
+        lane = LANES - 1 - i
+        edge = np.int64(load(edges, begin + lane))
+        first = _U(load(bounds, origin + edge))
+        frequency = _U(load(bounds, origin + edge + stride)) - first
+        x = states[lane]
+        emit = _U(x >= frequency << _20)
+        store(words, at - 1, np.uint16(x & _WORD))
+        at -= np.int64(emit)
+        x >>= emit << _U(4)
+        quotient = (x * _RECIPROCALS[frequency]) >> _44
+        states[lane] = (quotient << _12) + (x - quotient * frequency) + first
     return at
 
 
-@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
-def _find_edges(codes, phases, begin, count, low, high, log_phases, edges):
-    """Where each code begins; whether none escapes."""
+@njit(inline="always")
+def _find_edges(codes, phases, begin, count, low, span, log_phases, edges):
+    """Where each code begins in its row, or beyond it for codes that are too far out; whether none escapes."""
     outside = np.int32(0)
-    span = np.uint32(high - low)
     for j in range(count):
-        edge = np.int32((load(codes, begin + j) << log_phases) - load(phases, begin + j) + np.int32(CENTER - 1))
-        store(edges, j, edge)
+        code = min(max(load(codes, begin + j), np.int32(-_WIDTH)), np.int32(_WIDTH))
+        edge = np.int32((code << log_phases) - load(phases, begin + j) + np.int32(CENTER - 1))
         outside |= np.int32(np.uint32(edge - low) >= span)
+        store(edges, j, edge)
     return outside == 0
 
 
-@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
-def encode_run(codes, phases, begin, count, low_bits, row, bounds, limits, log_phases, edges, states, words, at):
-    """Code a run's values backwards: `at` afterwards, or -1 if a code is too far out.
-
-    Args:
-        codes, phases: int32, the run's from `begin` on; codes within 2^30 of zero.
-        row: the run's in the tables.
-        bounds, limits: the tables' rows back to back.
-        edges: int32 of 256, scratch.
-        states: uint64 `[8]`.
-        words: uint16; before `at` there is room for a run.
-    """
-    low, high, origin = np.int32(load(limits, 2 * row)), np.int32(load(limits, 2 * row + 1)), row * _WIDTH
-    whole = 0
-    if low_bits == 0 and _find_edges(codes, phases, begin, count, low, high, np.int32(log_phases), edges):
-        whole = count & ~(LANES - 1)
-    else:
-        for j in range(begin, begin + count):
-            if abs(np.int64(codes[j]) >> low_bits) > FARTHEST:
-                return -1
-    for j in range(count - 1, whole - 1, -1):
-        code, phase = np.int64(codes[begin + j]), np.int64(phases[begin + j])
-        lane = j % LANES
-        at = _encode_value(code, phase, lane, low_bits, bounds, origin, low, high, log_phases, states, words, at)
-    return _encode_rows(edges, whole, bounds, origin, 1 << log_phases, states, words, at)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def finish(states, words, at):
-    """Put the states in front of the words; returns where the chunk begins."""
-    at -= 2 * LANES
+@njit(inline="always")
+def _inside(edges, begin, low, span):
+    """Whether no value of a row escapes."""
+    outside = np.int32(0)
     for lane in range(LANES):
-        words[at + 2 * lane] = np.uint16(states[lane] & _WORD)
-        words[at + 2 * lane + 1] = np.uint16(states[lane] >> _16)
+        outside |= np.int32(np.uint32(load(edges, begin + lane) - low) >= span)
+    return outside == 0
+
+
+@njit(inline="always")
+def _encode_run(codes, phases, begin, count, low_bits, row, bounds, limits, log_phases, edges, states, words, at):
+    """A run's values, the last one first: `at` afterwards, or -1 if a code is too far out."""
+    low, high, origin = np.int32(load(limits, 2 * row)), np.int32(load(limits, 2 * row + 1)), row * _WIDTH
+    span = np.uint32(high - low) if low_bits == 0 else np.uint32(0)
+    all_inside = _find_edges(codes, phases, begin, count, low, span, np.int32(log_phases), edges)
+    stop = count
+    while stop > 0:
+        start = (stop - 1) & ~(LANES - 1)
+        if stop - start == LANES and (all_inside or _inside(edges, start, low, span)):
+            at = _encode_row(edges, start, bounds, origin, 1 << log_phases, states, words, at)
+        else:
+            for j in range(stop - 1, start - 1, -1):
+                code, phase = np.int64(codes[begin + j]), np.int64(phases[begin + j])
+                if abs(code >> low_bits) > FARTHEST:
+                    return -1
+                at = _encode_value(
+                    code, phase, j - start, low_bits, bounds, origin, low, high, log_phases, states, words, at
+                )
+        stop = start
     return at
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _encode_chunk(codes, phases, counts, classes, first, stop, end, tables, log_phases, buffer):
-    """Runs first .. stop - 1 of a chunk, whose values end at `end`: where in the buffer it begins, or -1."""
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
+def encode_runs(codes, phases, end, counts, classes, begin, stop, first, tables, log_phases, edges, states, words, at):
+    """Code runs stop - 1 .. begin of the chunk that begins at run `first`, backwards.
+
+    Args:
+        codes, phases: int32 and integers; those of these runs lie back to back, up to `end`. Codes within 2^30 of zero.
+        tables: as `flat_tables` makes them.
+        edges: int32 `[256]`, scratch.
+        states: uint64 `[8]`.
+        words: uint16, filled from its end; what is coded already begins at `at`.
+    Returns:
+        `at` afterwards, or -1 if a code is too far out or there is too little room.
+    """
     bounds, _, limits, map_bounds, _, map_limits = tables
-    states, edges = np.full(LANES, STATE_LEAST, dtype=np.uint64), np.empty(RUN, dtype=np.int32)
-    at = len(buffer)
-    for run in range(stop - 1, first - 1, -1):
+    for run in range(stop - 1, begin - 1, -1):
         if at < ROOM:
             return -1
         class_, count = np.int64(classes[run]), counts[run]
         end -= count
         if class_ >= SCALED:
             row, low_bits = row_and_low_bits(class_, len(limits) // 2)
-            at = encode_run(
-                codes, phases, end, count, low_bits, row, bounds, limits, log_phases, edges, states, buffer, at
+            at = _encode_run(
+                codes, phases, end, count, low_bits, row, bounds, limits, log_phases, edges, states, words, at
             )
             if at < 0:
                 return -1
         before = np.int64(classes[run - 1]) if run > first else FIRST_CLASS
-        at = encode_class(class_, before, map_bounds, map_limits, states, buffer, at)
-    return finish(states, buffer, at)
+        at = _encode_class(class_, before, map_bounds, map_limits, states, words, at)
+    return at
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def finish(states, words, at):
+    """Put the states in front of a chunk's words; returns its length, -1 if there is too little room (or at is -1)."""
+    at -= 2 * LANES
+    if at < ROOM:
+        return -1
+    for lane in range(LANES):
+        words[at + 2 * lane] = np.uint16(states[lane] & _WORD)
+        words[at + 2 * lane + 1] = np.uint16(states[lane] >> _16)
+    return len(words) - at
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _encode_chunks(codes, phases, counts, ends, classes, tables, log_phases, chunk_runs, first, stop, words, lengths):
+    edges = np.empty(RUN, dtype=np.int32)
     for chunk in range(first, stop):
-        last = min((chunk + 1) * chunk_runs, len(counts))
-        buffer = words[chunk]
-        at = _encode_chunk(
-            codes, phases, counts, classes, chunk * chunk_runs, last, ends[last - 1], tables, log_phases, buffer
-        )
-        lengths[chunk] = -1 if at < ROOM else len(buffer) - at
+        begin, last, buffer = chunk * chunk_runs, min((chunk + 1) * chunk_runs, len(counts)), words[chunk]
+        states = np.full(LANES, STATE_LEAST, dtype=np.uint64)
+        at = encode_runs(
+            codes, phases, ends[last - 1], counts, classes, begin, last, begin, tables, log_phases, edges, states,
+            buffer, len(buffer),
+        )  # fmt: skip
+        lengths[chunk] = finish(states, buffer, at)
 
 
 def flat_tables(tables: list[Tensor]) -> tuple[np.ndarray, ...]:
@@ -263,8 +281,8 @@ def ended(states, at, stop):
     return good
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def decode_class(before, bounds, boundary, limits, states, words, at, stop):
+@njit(inline="always")
+def _decode_class(before, bounds, boundary, limits, states, words, at, stop):
     """A run's class, -1 if it cannot be, and where the next word is."""
     edge = np.int64(boundary[states[0] & _SLOT])
     at = _take(states, 0, np.int64(bounds[edge]), np.int64(bounds[edge + 1]) - np.int64(bounds[edge]), words, at, stop)
@@ -274,7 +292,7 @@ def decode_class(before, bounds, boundary, limits, states, words, at, stop):
     return (class_ if 0 <= class_ <= LARGEST_CLASS else -1), at
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
 def _take_escape(states, lane, words, at, stop):
     """How far beyond a code lies, and where the next word is: stop + 1 if no encoder wrote this."""
     beyond = 0
@@ -286,7 +304,7 @@ def _take_escape(states, lane, words, at, stop):
     return beyond, stop + 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
 def _decode_value(phase, lane, low_bits, row, bounds, boundary, limits, log_phases, states, words, at, stop):
     """Any value, escapes and low bits included, and where the next word is: past `stop` if that was too far."""
     shifted, low, high = (phase >> low_bits) + 1 - CENTER, limits[2 * row], limits[2 * row + 1]
@@ -305,107 +323,105 @@ def _decode_value(phase, lane, low_bits, row, bounds, boundary, limits, log_phas
     return code, at
 
 
-@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
-def _decode_rows(phases, begin, count, row, bounds, boundary, limits, log_phases, states, words, at, stop, codes):
-    """Whole rows of 8 values, as long as the words surely suffice: how many values, and where the next word is."""
-    stride, mask = np.int64(1 << log_phases), np.int64(-(1 << log_phases))
-    low, high = np.int64(load(limits, 2 * row)), np.int64(load(limits, 2 * row + 1))
-    origin, slots, span = row * _WIDTH, row * TOTAL, _U(high - low)
-    done = 0
-    while done + LANES <= count and stop - at >= SURE:
-        for lane in range(LANES):
-            x = states[lane]
-            slot = x & _SLOT
-            shifted = np.int64(load(phases, begin + done + lane)) + (1 - CENTER)
-            begins = (np.int64(load(boundary, slots + np.int64(slot))) + shifted) & mask
-            edge = begins - shifted
-            first = _U(load(bounds, origin + edge))
-            x = (_U(load(bounds, origin + edge + stride)) - first) * (x >> _12) + (slot - first)
-            take = _U(x < _STATE)
-            x = (x << (take << _U(4))) | (_U(load(words, at)) & (_U(0) - take))
-            at += np.int64(take)
-            states[lane] = x
-            code = begins >> log_phases
-            if _U(edge - low) >= span:
-                beyond, at = _take_escape(states, lane, words, at, stop)
-                code += -beyond if edge < low else beyond
-            store(codes, begin + done + lane, np.int32(code))
-        done += LANES
-    return done, at
+@njit(inline="always")
+def _decode_row(phases, begin, row, bounds, boundary, low, span, log_phases, states, here, words, at, codes):
+    """Eight values, one a lane: where the next word is, and whether none was an escape; at most eight words.
+
+    States are read from `here` on and written to the other half.
+    """
+    stride, outside = np.int64(1 << log_phases), False
+    for lane in range(LANES):
+        x = load(states, here + lane)
+        slot = x & _SLOT
+        shifted = np.int64(load(phases, begin + lane)) + (1 - CENTER)
+        begins = (np.int64(load(boundary, row * TOTAL + np.int64(slot))) + shifted) & -stride
+        edge = begins - shifted
+        first = _U(load(bounds, row * _WIDTH + edge))
+        x = (_U(load(bounds, row * _WIDTH + edge + stride)) - first) * (x >> _12) + (slot - first)
+        longer = (x << _16) | _U(load(words, at))
+        store(states, LANES - here + lane, longer if x < _STATE else x)
+        at += np.int64(x < _STATE)
+        outside |= _U(edge - low) >= span
+        store(codes, begin + lane, np.int32(begins >> log_phases))
+    return at, not outside
 
 
-@njit(forceinline=True, nogil=True, cache=True, error_model="numpy")
-def decode_run(
+@njit(inline="always")
+def _decode_run(
     phases, begin, count, low_bits, row, bounds, boundary, limits, log_phases, states, words, at, stop, codes
 ):
-    """Decode a run's values: where the next word is, past `stop` if that was too far.
-
-    Args:
-        phases: int32, the run's from `begin` on.
-        row: the run's in the tables.
-        bounds, boundary, limits: the tables' rows back to back.
-        codes: int32, the result, from `begin` on.
-    """
-    done = 0
-    if low_bits == 0:
-        done, at = _decode_rows(
-            phases, begin, count, row, bounds, boundary, limits, log_phases, states, words, at, stop, codes
-        )
-    for j in range(done, count):
-        phase, lane = np.int64(phases[begin + j]), j % LANES
-        code, at = _decode_value(
-            phase, lane, low_bits, row, bounds, boundary, limits, log_phases, states, words, at, stop
-        )
-        codes[begin + j] = code
+    """A run's values, from `begin` on: where the next word is, past `stop` if that was too far."""
+    low, high = np.int64(load(limits, 2 * row)), np.int64(load(limits, 2 * row + 1))
+    here = 0
+    for start in range(0, count, LANES):
+        if low_bits == 0 and count - start >= LANES and stop - at >= LANES:
+            after, inside = _decode_row(
+                phases, begin + start, row, bounds, boundary, low, _U(high - low), log_phases, states, here, words, at,
+                codes,
+            )  # fmt: skip
+            if inside:
+                at, here = after, LANES - here
+                continue
+        for j in range(start, min(start + LANES, count)):
+            code, at = _decode_value(
+                np.int64(phases[begin + j]), here + j - start, low_bits, row, bounds, boundary, limits, log_phases,
+                states, words, at, stop,
+            )  # fmt: skip
+            codes[begin + j] = code
+    if here:
+        for lane in range(LANES):
+            states[lane] = states[LANES + lane]
     return at
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _decode_chunk(words, at, stop, phases, counts, first, last, begins, tables, log_phases, codes, classes):
-    """Runs first .. last - 1, whose first value is number `begins`: whether the chunk was what an encoder writes."""
+@njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
+def decode_runs(
+    words, at, stop, phases, begin, counts, first, last, before, tables, log_phases, states, codes, classes
+):
+    """Decode runs first .. last - 1 of a chunk, the class before whose first is `before`.
+
+    Args:
+        words: uint16; the next word is at `at`, the chunk's last before `stop`.
+        phases: integers, the runs' back to back from `begin` on.
+        tables: as `flat_tables` makes them.
+        states: uint64 `[16]`, of which the upper half is scratch.
+        codes: int32, the result, from `begin` on: 0 in runs of classes 0 and 1.
+        classes: uint8, the result, from `first` on.
+    Returns:
+        Where the next word is, past `stop` if the chunk is none that an encoder writes; the rest is undefined then.
+    """
     bounds, boundary, limits, map_bounds, map_boundary, map_limits = tables
-    states, before = np.empty(LANES, dtype=np.uint64), FIRST_CLASS
-    at = begin(states, words, at, stop)
     for run in range(first, last):
         if at > stop:
-            return False
-        before, at = decode_class(before, map_bounds, map_boundary, map_limits, states, words, at, stop)
+            return at
+        before, at = _decode_class(before, map_bounds, map_boundary, map_limits, states, words, at, stop)
         if before < 0:
-            return False
+            return stop + 1
         classes[run], count = before, counts[run]
-        codes[begins : begins + count] = 0
         if before >= SCALED:
             row, low_bits = row_and_low_bits(before, len(limits) // 2)
-            at = decode_run(
-                phases,
-                begins,
-                count,
-                low_bits,
-                row,
-                bounds,
-                boundary,
-                limits,
-                log_phases,
-                states,
-                words,
-                at,
-                stop,
+            at = _decode_run(
+                phases, begin, count, low_bits, row, bounds, boundary, limits, log_phases, states, words, at, stop,
                 codes,
-            )
-        begins += count
-    return ended(states, at, stop)
+            )  # fmt: skip
+        else:
+            codes[begin : begin + count] = 0
+        begin += count
+    return at
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _decode_chunks(
     words, starts, phases, counts, ends, tables, log_phases, chunk_runs, first, stop, codes, classes, good
 ):
+    states = np.empty(2 * LANES, dtype=np.uint64)
     for chunk in range(first, stop):
-        run, last = chunk * chunk_runs, min((chunk + 1) * chunk_runs, len(counts))
-        good[chunk] = _decode_chunk(
-            words, starts[chunk], starts[chunk + 1], phases, counts, run, last, ends[run] - counts[run], tables,
-            log_phases, codes, classes,
+        run, last, end = chunk * chunk_runs, min((chunk + 1) * chunk_runs, len(counts)), starts[chunk + 1]
+        at = decode_runs(
+            words, begin(states, words, starts[chunk], end), end, phases, ends[run] - counts[run], counts, run, last,
+            FIRST_CLASS, tables, log_phases, states, codes, classes,
         )  # fmt: skip
+        good[chunk] = ended(states, at, end)
 
 
 def decode_codes(
