@@ -123,7 +123,7 @@ class Channel:
     def __init__(self, group: dist.ProcessGroup | None = None, ranks_per_node: int | None = None) -> None:
         self.link = Link(group)
         self.ranks_per_node = ranks_per_node
-        # All ranks make one, though only leaders use theirs: torch names a group by how many a process has made.
+        # All ranks make one, though only leaders use theirs: torch counts the groups that a process has made.
         try:
             across = [] if ranks_per_node is None else [across_nodes(self.link, ranks_per_node)]
         except ChannelError:

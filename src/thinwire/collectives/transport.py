@@ -33,7 +33,8 @@ class Link:
     Creating one is a collective call: every rank of `group` makes it, in the same order as its other groups.
 
     Args:
-        ranks: only these members of `group`, by their numbers in the world; then only they make the call.
+        parts: of the members of `group`, by their numbers in the world: each of these lists gets a link of its own, and
+            this rank that of its list. None: there is one list.
 
     Raises:
         ChannelError: torch.distributed is not initialised, this process is not in `group`, or a rank is missing.
@@ -41,9 +42,9 @@ class Link:
 
     most = 1 << 30  # bytes that one collective of the transport moves on a rank; more go in several
 
-    def __init__(self, group: dist.ProcessGroup | None = None, ranks: list[int] | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, parts: list[list[int]] | None = None) -> None:
         parent = parent_of(group)
-        members = dist.get_process_group_ranks(parent) if ranks is None else ranks
+        members = [dist.get_process_group_ranks(parent)] if parts is None else parts
         self._group: dist.ProcessGroup | None = _private(members, parent)
         self.rank = dist.get_rank(self._group)
         self.world_size = dist.get_world_size(self._group)
@@ -183,10 +184,13 @@ class Link:
         group, self._group = self._group, None
         if group is None:
             return
+        backends = [group._get_backend(device) for device in group._device_types]
         if hasattr(group, "abort"):
             group.abort()
         with contextlib.suppress(ValueError):  # the program has destroyed all groups itself
             dist.destroy_process_group(group)
+        # Freed after the group, a backend lets go of the interpreter while it waits for its threads, which may need it.
+        del group, backends
 
     def linger(self) -> None:
         """Stay here for good if an exchange was given up: the transport may still write to its buffers, and
@@ -247,15 +251,24 @@ def across_nodes(link: Link, ranks_per_node: int) -> Link:
     ranks = dist.get_process_group_ranks(link.group)
     if ranks_per_node < 1 or len(ranks) % ranks_per_node:
         raise ChannelError(f"{len(ranks)} ranks do not form nodes of {ranks_per_node}: set ranks_per_node to a divisor")
-    return Link(link.group, ranks[link.rank % ranks_per_node :: ranks_per_node])
+    return Link(link.group, [ranks[place::ranks_per_node] for place in range(ranks_per_node)])
 
 
-def _private(ranks: list[int], group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """A new group of `ranks`, with the time limit of `group`."""
-    # Ranks outside a smaller group do not take part, so those inside synchronize among themselves.
-    local = len(ranks) < dist.get_world_size()
+def _private(parts: list[list[int]], group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A new group of that list of ranks which this one is in, with the time limit of `group`.
+
+    If the lists make up the world, every rank makes all their groups. Otherwise it makes its own, and those inside
+    synchronize among themselves: older versions of torch then name it after how many groups a rank has, and cannot
+    form it where that differs.
+    """
+    own = next(part for part in parts if dist.get_rank() in part)
+    local = sum(map(len, parts)) < dist.get_world_size()
+    new_group = functools.partial(
+        dist.new_group, timeout=_timeout(group), use_local_synchronization=local, group_desc="thinwire"
+    )
     try:
-        copy = parent_of(dist.new_group(ranks, _timeout(group), use_local_synchronization=local, group_desc="thinwire"))
+        made = {part[0]: new_group(part) for part in ([own] if local else parts)}
+        copy = parent_of(made[own[0]])
         if "gloo" in dist.get_backend_config(copy):
             dist.barrier(copy)  # a rank that leaves at once would break the connections that others still make
     except RuntimeError as error:
