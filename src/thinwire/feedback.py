@@ -15,7 +15,7 @@ from thinwire.types import Key, Message, Segment
 __all__ = ["FeedbackMode", "Residuals", "wants_feedback"]
 
 _DEFAULT_KEY = Key()
-_STRATUM = (1 << 32) - 1  # random numbers apart from those of encodings, which count from 0
+_STRATUM = (1 << 16) - 1  # random numbers apart from those of encodings, which count from 0
 FeedbackMode = bool | Literal["auto"]
 
 

@@ -39,22 +39,34 @@ class Traits:
 class Key:
     """Which random numbers an encoder draws. Positions count within a segment; its `stream` joins the key there.
 
-    Every part is an unsigned integer: `seed` and `step` of 64 bits, `rank` and `stratum` of 32.
+    Every part is an unsigned integer: `seed` and `step` of 64 bits, `rank` of 32, `stratum` and `shift` of 16.
+
+    `shift` 0 means random numbers of the rank's own. Otherwise all ranks share their uniforms, and this one adds
+    shift / 2^16 to each, modulo 1 (rotations stay each rank's own): see `stratified`.
     """
 
     seed: int = 0
     step: int = 0
     rank: int = 0
     stratum: int = 0
+    shift: int = 0
 
     def __post_init__(self) -> None:
-        for name, bits in (("seed", 64), ("step", 64), ("rank", 32), ("stratum", 32)):
+        for name, bits in (("seed", 64), ("step", 64), ("rank", 32), ("stratum", 16), ("shift", 16)):
             value = getattr(self, name)
             if not isinstance(value, int) or not 0 <= value < 1 << bits:
                 raise MessageError(f"key: {name} must be an integer in [0, 2^{bits}), got {value!r}")
 
     def replace(self, **parts: int) -> Key:
         return replace(self, **parts)
+
+    def stratified(self, index: int, ranks: int) -> Key:
+        """The key of one of up to 2^15 ranks whose uniforms are spread evenly, each for itself still uniform.
+
+        Of ranks with equal values about as many round up as should, and their errors nearly cancel (rotation sampling:
+        Cranley and Patterson 1976; ranks' errors that are correlated on purpose: Suresh et al. 2022, arXiv 2203.04925).
+        """
+        return replace(self, shift=(2 * index + 1 << 15) // ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,7 @@ def disagree_job(rank: int, n: int, by_rank: dict[int, dict[str, Any]]) -> str:
         ({3: {"seed": 7}}, ["seed is 0 on ranks 0, 1, 2 and 7 on rank 3"]),
         ({0: {"min_values": 10}}, ["min_values is 1024 on ranks 1, 2, 3 and 10 on rank 0"]),
         ({3: {"checksum": False}}, ["checksum is True on ranks 0, 1, 2 and False on rank 3"]),
+        ({1: {"correlate": True}}, ["correlate is False on ranks 0, 2, 3 and True on rank 1"]),
         ({2: {"scheme": "orq-9"}}, ["rank 2 cannot take part: SchemeError", "'orq-9'"]),
         ({0: {"min_values": -1}, 1: {"seed": 1 << 64}}, ["rank 0 cannot take part", "rank 1 cannot take part"]),
     ],

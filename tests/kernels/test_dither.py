@@ -57,10 +57,11 @@ def at_random(seed: int, scale: float = 1.0):
 @pytest.mark.parametrize("seed", [s for s in range(12) if s not in (4, 5, 9, 10)])
 def test_kernels_equal_the_reference_and_errors_stay_within_half_a_step(seed, scale):
     values, table, keys, steps, classes = at_random(seed, scale)
+    shift = 6_000 * seed
     tables, room = book_tables(seed % 4), 6 * ROOM
     assert torch.equal(*both(dither_costs, values, table, 1 / steps, classes, *mean_lengths(seed % 4)))
     (words, lengths), (by_cpu, lengths_by_cpu) = both(
-        dither_encode, values, table, keys, 1 / steps, classes, tables, 3, room
+        dither_encode, values, table, keys, 1 / steps, classes, tables, 3, room, shift
     )
     assert torch.equal(lengths, lengths_by_cpu)
     assert int(lengths.min()) > 0
@@ -72,10 +73,10 @@ def test_kernels_equal_the_reference_and_errors_stay_within_half_a_step(seed, sc
             totals = [torch.linspace(-1, 1, len(values), dtype=dtype) for _ in range(2)]
             for name, total in zip(("reference", "cpu"), totals):
                 with kernels.backend(name):
-                    assert dither_decode(joined, starts, table, keys, steps, tables, 3, total, add).all()
+                    assert dither_decode(joined, starts, table, keys, steps, tables, 3, total, add, shift).all()
             assert totals[0].numpy().tobytes() == totals[1].numpy().tobytes()
     total = torch.zeros(len(values), dtype=torch.float64)
-    dither_decode(joined, starts, table, keys, steps, tables, 3, total, False)
+    dither_decode(joined, starts, table, keys, steps, tables, 3, total, False, shift)
     step = torch.repeat_interleave(steps, table[:, 1])
     assert ((total - values).abs() <= step / 2 * (1 + 1e-9)).all()
 

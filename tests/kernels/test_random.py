@@ -2,6 +2,8 @@
 
 import numpy as np
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from thinwire.kernels import random_bits, stream_keys
 from thinwire.types import Key
@@ -33,6 +35,24 @@ def test_bits_equal_the_scalar_definition_at_small_and_huge_positions():
         signed = torch.tensor(key - (1 << 64) if key >> 63 else key)
         got = random_bits(torch.tensor(positions), signed).tolist()
         assert got == [scalar_bits(p, key) for p in positions]
+
+
+def test_a_shift_is_added_modulo_two_to_the_16():
+    positions, key = torch.arange(1000), torch.tensor(5)
+    plain = random_bits(positions, key)
+    for shift in (1, 40_000, 65_535):
+        assert torch.equal(random_bits(positions, key, shift), (plain + shift) % 65536)
+
+
+@given(st.integers(1, 1 << 15), st.data())
+def test_stratified_keys_are_spread_evenly(ranks, data):
+    """Neighbours 2^16 / n apart to a unit, around the circle, and none is the shift that means none."""
+    index = data.draw(st.integers(0, ranks - 1))
+    shifts = [Key().stratified(i, ranks).shift for i in (index, (index + 1) % ranks)]
+    assert min(shifts) > 0
+    assert max(shifts) < 65536
+    apart = (shifts[1] - shifts[0]) % 65536 or 65536 * (ranks == 1)
+    assert abs(apart - 65536 / ranks) < 1
 
 
 def test_stream_keys_differ_in_every_part_of_the_key():

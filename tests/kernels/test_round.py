@@ -85,19 +85,20 @@ def test_any_segments_and_blocks(segments, block_size, levels, nearest, seed):
         check(hostile_values(sum(segments), seed), table, levels_of(len(table), levels, seed), nearest)
 
 
-def test_codes_are_right_one_by_one():
+@pytest.mark.parametrize("shift", [0, 1, 40_000])
+def test_codes_are_right_one_by_one(shift):
     """Against the rule itself, value by value, in float32."""
     values = torch.randn(700, generator=torch.Generator().manual_seed(0))
     table, keys = cut([700], 256), torch.tensor([5, 6, 7])
     for count in (2, 5, 12, 40):
         grid = levels_of(3, count, 3)
         grid[0], grid[1] = torch.linspace(-2, 2, count), torch.linspace(-1, 3, count)
-        codes = kernels.unpack(kernels.quantize(values, grid, table, keys, False), count, 700).tolist()
+        codes = kernels.unpack(kernels.quantize(values, grid, table, keys, False, shift), count, 700).tolist()
         for i in range(512):
             x, level = np.float32(values[i]), grid[i // 256].numpy()
             below = max([k for k in range(count - 1) if level[k] <= x], default=0)
             h = int(kernels.random_bits(torch.tensor([i]), keys[i // 256 : i // 256 + 1]))
-            u = np.float32((h + 0.5) / 65536)
+            u = np.float32(((h + shift) % 65536 + 0.5) / 65536)
             assert codes[i] == below + (x - level[below] > u * (level[below + 1] - level[below]))
 
 

@@ -35,6 +35,7 @@ def all_reduce(
     second_leg: Scheme | None = None,
     ranks_per_node: int | None = None,
     checksum: bool = True,
+    correlate: bool = False,
     async_op: bool = False,
 ) -> Any:
     """Average `x` over the ranks of `group` by exchanging frames. Not in place.
@@ -54,6 +55,9 @@ def all_reduce(
         ranks_per_node: for "hierarchical": so many consecutive ranks form a node; None: the environment's
             LOCAL_WORLD_SIZE, which torchrun sets.
         checksum: whether frames bear one, by which bytes altered in transit are seen; on all ranks the same.
+        correlate: spread the ranks' random numbers evenly, each rank's being uniform as before, so that rounding errors
+            of like values nearly cancel in the mean; on all ranks the same. No more bytes. No effect on methods that
+            round to the nearest level.
         async_op: return at once. Leave `x` unchanged until the Future is done.
 
     Returns:
@@ -75,7 +79,7 @@ def all_reduce(
 
     def job(channel: Channel, key: Key) -> Stages[Any]:
         mean = yield from mean_of_frames(
-            channel, message, key, algorithm=algorithm, second_leg=second_leg, checked=checksum
+            channel, message, key, algorithm=algorithm, second_leg=second_leg, checked=checksum, correlate=correlate
         )
         return _restore(mean, message.layout, shape)
 
@@ -90,6 +94,7 @@ def all_gather(
     group: dist.ProcessGroup | None = None,
     key: Key | None = None,
     checksum: bool = True,
+    correlate: bool = False,
     async_op: bool = False,
 ) -> Any:
     """Give every rank what each rank's `x` decodes to. Arguments and errors as `all_reduce`.
@@ -100,7 +105,7 @@ def all_gather(
     message, shape = compose(x, scheme)
 
     def job(channel: Channel, key: Key) -> Stages[list[Any]]:
-        call = _call(channel, key, checksum)
+        call = _call(channel, key, checksum, correlate)
         _, frames = yield from gather_frames(call, message)
         decoded = [zeros(message.layout, message.device) for _ in frames]
         with channel.timed("decode"):
@@ -119,6 +124,7 @@ def reduce_scatter(
     group: dist.ProcessGroup | None = None,
     key: Key | None = None,
     checksum: bool = True,
+    correlate: bool = False,
     async_op: bool = False,
 ) -> Any:
     """Give each rank the mean of its share of `x`. Arguments and errors as `all_reduce`.
@@ -132,7 +138,7 @@ def reduce_scatter(
     message, shape = compose(x, scheme)
 
     def job(channel: Channel, key: Key) -> Stages[Any]:
-        mean = yield from shard_mean(_call(channel, key, checksum), message)
+        mean = yield from shard_mean(_call(channel, key, checksum, correlate), message)
         own = [share[channel.rank] for share in _by_segment(message.layout, channel.world_size)]
         layout = tuple(
             Segment(shape=(part.stop - part.start,), dtype=segment.dtype, scheme=segment.scheme, name=segment.name)
@@ -160,10 +166,16 @@ def _by_segment(layout: Layout, ranks: int) -> list[list[slice]]:
     return found
 
 
-def _call(channel: Channel, key: Key, checked: bool) -> Call:
+def _call(channel: Channel, key: Key, checked: bool, correlate: bool) -> Call:
     channel.count(calls=1)
-    ranks = range(channel.world_size)
-    return Call(channel=channel, link=channel.link, ranks=ranks, key=key.replace(rank=channel.rank), checked=checked)
+    return Call(
+        channel=channel,
+        link=channel.link,
+        ranks=range(channel.world_size),
+        key=key.replace(rank=channel.rank),
+        checked=checked,
+        correlate=correlate,
+    )
 
 
 def _restore(flat: Tensor, layout: Layout, shape: int) -> Tensor | list[Tensor] | dict[str, Tensor]:

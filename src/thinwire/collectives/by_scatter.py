@@ -91,7 +91,7 @@ class _FirstLeg:
 def _second_leg(call: Call, first: _FirstLeg, shards: Sequence[Shard], layouts: Sequence[Layout]) -> Tensor:
     """Encode this rank's mean, or say why there is none; decode everybody's."""
     device, own = first.message.device, call.index
-    back = dataclasses.replace(call, key=call.key.replace(stratum=call.key.stratum + 1))
+    back = dataclasses.replace(call, key=call.key.replace(stratum=call.key.stratum + 1), correlate=False)
     mean: Message | None = None
 
     def make() -> list[Tensor]:

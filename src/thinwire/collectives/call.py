@@ -24,8 +24,8 @@ class Call:
     channel: this exchange runs on its thread.
     link: between those that take part.
     ranks: their ranks on the channel, in the link's order.
-    key: of this rank.
-    observer, feedback, checked: see `mean_of_frames`.
+    key: of this rank, not shifted.
+    observer, feedback, checked, correlate: see `mean_of_frames`.
     """
 
     channel: Channel
@@ -35,11 +35,17 @@ class Call:
     observer: Observer | None = None
     feedback: Feedback | None = None
     checked: bool = True
+    correlate: bool = False
 
     @property
     def index(self) -> int:
         """This rank's place among `ranks`."""
         return self.link.rank
+
+    def key_of(self, rank: int) -> Key:
+        """The key under which one of `ranks` encodes."""
+        key = self.key.replace(rank=rank)
+        return key.stratified(self.ranks.index(rank), len(self.ranks)) if self.correlate else key
 
     def prepare(self, message: Message) -> Message:
         """Show a message to the observer, and let the feedback add to it."""
@@ -55,7 +61,7 @@ class Call:
         with self.channel.timed("plan"):
             plans = plan(message)
         with self.channel.timed("encode"):
-            return encode(message, self.key, checked=self.checked, plans=plans)
+            return encode(message, self.key_of(self.channel.rank), checked=self.checked, plans=plans)
 
     def swap(self, outgoing: Sequence[Tensor], limits: Sequence[int], slots: Sequence[int]) -> list[Tensor]:
         """Send a frame to each of `ranks` and receive one from each.
@@ -92,7 +98,7 @@ class Call:
             FrameError: the cause, and whose frame it is.
         """
         try:
-            accumulate(frame, layout, total, self.key.replace(rank=rank), checked=self.checked)
+            accumulate(frame, layout, total, self.key_of(rank), checked=self.checked)
         except FrameError as error:
             raise type(error)(f"frame of rank {rank}: {error}") from error
 

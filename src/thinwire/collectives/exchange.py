@@ -53,6 +53,7 @@ def mean_of_frames(
     second_leg: Scheme | None = None,
     feedback: Feedback | None = None,
     checked: bool = True,
+    correlate: bool = False,
 ) -> Stages[Tensor]:
     """Exchange frames and average what they decode to, this rank's own included. Pauses when it has encoded.
 
@@ -66,6 +67,8 @@ def mean_of_frames(
             exact; None: the message's.
         feedback: what to add to the values before they are encoded, and who keeps the difference.
         checked: whether frames bear checksums; on all ranks the same.
+        correlate: whether ranks' uniforms are spread evenly where their means are taken (Key.stratified); on all ranks
+            the same.
 
     Returns:
         float32 `[message.numel]` (float64 if any segment is), equal to the bit on all ranks. With all_gather: the
@@ -87,6 +90,7 @@ def mean_of_frames(
         observer=observer,
         feedback=feedback,
         checked=checked,
+        correlate=correlate,
     )
     channel.count(calls=1)
     if chosen == "hierarchical":

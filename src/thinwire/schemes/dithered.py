@@ -91,7 +91,7 @@ class Dithered(CodedScheme):
         keys, inverse = group.keys(key, RUN, message.device), torch.from_numpy(1 / plan.run_steps).to(message.device)
         tables = tables_of(book().scales, plan.shape, map_, message.device)
         words, lengths = dither_encode(
-            message.flat, table, keys, inverse, classes, tables, chunk_runs(len(table)), room
+            message.flat, table, keys, inverse, classes, tables, chunk_runs(len(table)), room, key.shift
         )
         return words, lengths, b""
 
@@ -102,7 +102,7 @@ class Dithered(CodedScheme):
         table, _ = group.blocks(RUN, total.device)
         keys, tables = group.keys(key, RUN, total.device), tables_of(book().scales, read.shape, read.map_, total.device)
         good = dither_decode(
-            read.words, read.starts, table, keys, read.steps, tables, chunk_runs(len(table)), total, add
+            read.words, read.starts, table, keys, read.steps, tables, chunk_runs(len(table)), total, add, key.shift
         )
         check_decoded(self.method, good)
 

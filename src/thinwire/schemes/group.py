@@ -50,7 +50,8 @@ class Group:
         return self._cuts[block_size, device]
 
     def keys(self, key: Key, block_size: int | None, device: torch.device) -> Tensor:
-        """Each block's stream key, int64 `[blocks]`."""
+        """Each block's stream key for uniforms, int64 `[blocks]`; under a shifted key all ranks have the same."""
+        key = key.replace(rank=0) if key.shift else key
         return self.place_keys(key, device)[self.blocks(block_size, device)[1]]
 
     def place_keys(self, key: Key, device: torch.device) -> Tensor:

@@ -105,7 +105,7 @@ class LeveledScheme(Scheme):
         assert isinstance(plan, LevelsPlan)
         table, _ = group.blocks(self.block_size, message.device)
         keys = group.keys(key, self.block_size, message.device)
-        packed = quantize(message.flat, plan.levels, table, keys, self.rounding == "nearest")
+        packed = quantize(message.flat, plan.levels, table, keys, self.rounding == "nearest", key.shift)
         return [plan.sent.contiguous(), packed]
 
     def decode(self, parts: list[Tensor], group: Group, key: Key, total: Tensor, add: bool) -> None:

@@ -26,6 +26,7 @@ from thinwire.wire.header import (
     check_fixed,
     fits,
     read_header,
+    read_key,
     read_lengths,
     tables,
     write_header,
@@ -197,11 +198,10 @@ def _expected_header(head: bytes, available: int, layout: Layout) -> Header:
     same_tables = fits(layout, parts) and octets == tables(layout, Shape.LIST, parts)
     long = align(fixed["header_bytes"]) + sum(align(n) for lengths in parts for n in lengths)
     if same_tables and long == available and fixed["shape"] == Shape.LIST and fixed["segments"] == len(layout):
-        key = Key(seed=fixed["seed"], step=fixed["step"], rank=fixed["rank"], stratum=fixed["stratum"])
         return Header(
             layout=layout,
             shape=Shape.LIST,
-            key=key,
+            key=read_key(fixed),
             parts=parts,
             header_bytes=fixed["header_bytes"],
             frame_bytes=available,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +33,7 @@ __all__ = [
     "align",
     "fits",
     "read_header",
+    "read_key",
     "read_lengths",
     "write_header",
 ]
@@ -50,7 +53,8 @@ FIELDS = (
     ("checksum", "Q", "of the whole frame, with this field zero; 0 where flags say that there is none"),
     ("seed", "Q", "key: seed"),
     ("step", "Q", "key: step"),
-    ("stratum", "I", "key: stratum"),
+    ("stratum", "H", "key: stratum"),
+    ("shift", "H", "key: shift"),
     ("flags", "I", "0; 1 between ranks that agreed to do without a checksum"),
 )
 """The fixed part: name, struct code, meaning; little-endian, in this order, without gaps."""
@@ -66,6 +70,10 @@ class Shape:
     """What the encoder was given, so that decoding gives the same back."""
 
     TENSOR, LIST, MAPPING = range(3)
+
+
+def read_key(fixed: Mapping[str, int]) -> Key:
+    return Key(**{part.name: fixed[part.name] for part in dataclasses.fields(Key)})
 
 
 def align(count: int) -> int:
@@ -142,6 +150,7 @@ def write_header(layout: Layout, shape: int, key: Key, parts: tuple[tuple[int, .
         "seed": key.seed,
         "step": key.step,
         "stratum": key.stratum,
+        "shift": key.shift,
         "flags": 0,
     }
     head = FIXED.pack(*(fixed[name] for name in _NAMES)) + table
@@ -252,7 +261,7 @@ def read_header(octets: bytes, available: int) -> Header:
     if (fixed["shape"] == Shape.TENSOR and len(layout) != 1) or (named and len({s.name for s in layout}) < len(layout)):
         raise MalformedFrameError(f"frame: {len(layout)} segments cannot be of shape {fixed['shape']}, or share a name")
     parts = tuple(lengths for _, _, lengths in groups)
-    key = Key(seed=fixed["seed"], step=fixed["step"], rank=fixed["rank"], stratum=fixed["stratum"])
+    key = read_key(fixed)
     written, frame_bytes = write_header(layout, fixed["shape"], key, parts) if fits(layout, parts) else (b"", 0)
     plain = bytearray(octets[: align(fixed["header_bytes"])])
     plain[CHECKSUM_AT : CHECKSUM_AT + 8] = bytes(8)

@@ -232,6 +232,7 @@ class Handle:
             algorithm=self._options.algorithm,
             second_leg=self._options.second_leg,
             checked=self._options.checksum,
+            correlate=self._options.correlate,
             feedback=self._meter if self._residuals is not None or self._meter.on else None,
         )
         self._fp32_bytes += 4 * self._way.values_sent(message.layout)

@@ -35,6 +35,7 @@ class Options:
     grad_scaler: torch.amp.GradScaler | None
     min_values: int
     checksum: bool
+    correlate: bool
     seed: int
     strict: bool
 
@@ -81,6 +82,7 @@ class Options:
             ("error_feedback", self.error_feedback, (False, True, "auto")),
             ("residual_dtype", self.residual_dtype, ("float32", "bfloat16")),
             ("checksum", self.checksum, (False, True)),
+            ("correlate", self.correlate, (False, True)),
         ):
             if chosen not in known:
                 raise RegistrationError(f"{option} must be one of {', '.join(map(str, known))}, got {chosen!r}")
@@ -119,6 +121,7 @@ class Options:
             "residual_dtype": repr(self.residual_dtype),
             "warmup_steps": repr(self.warmup_steps),
             "checksum": repr(self.checksum),
+            "correlate": repr(self.correlate),
             "grad_scaler": "absent" if self.grad_scaler is None else "given",
         }
         for index, (name, parameter) in enumerate(model.module.named_parameters()):

@@ -38,6 +38,7 @@ def register(
     grad_scaler: torch.amp.GradScaler | None = None,
     min_values: int = 1024,
     checksum: bool = True,
+    correlate: bool = False,
     seed: int = 0,
     strict: bool = False,
 ) -> Handle:
@@ -64,6 +65,8 @@ def register(
         min_values: smaller parameters travel uncompressed in the same frames. Higher => more bytes, less error.
         checksum: whether frames bear one, by which bytes altered in transit are seen. False => a little less time; an
             altered frame may then decode to wrong values.
+        correlate: spread the ranks' random numbers evenly: less error of the mean of like gradients for the same bytes,
+            each rank still unbiased. See docs/collectives.md.
         seed: of the random numbers, with the step, the rank and the parameter. Give each model its own.
         strict: refuse what would be averaged uncompressed because it cannot be encoded, or run without kernels.
 
@@ -90,6 +93,7 @@ def register(
         grad_scaler=grad_scaler,
         min_values=min_values,
         checksum=checksum,
+        correlate=correlate,
         seed=seed,
         strict=strict,
     )

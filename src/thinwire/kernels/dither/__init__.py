@@ -33,6 +33,7 @@ def _dither_encode(
     tables: list[Tensor],
     chunk_runs: int,
     room: int,
+    shift: int = 0,
 ) -> tuple[Tensor, Tensor]:
     chunks = -(-table.shape[0] // chunk_runs)
     return table.new_empty((chunks, room), dtype=torch.int16), table.new_empty(chunks)
@@ -48,6 +49,7 @@ def _dither_decode(
     chunk_runs: int,
     total: Tensor,
     add: bool,
+    shift: int = 0,
 ) -> Tensor:
     return starts.new_empty(starts.shape[0] - 1, dtype=torch.bool)
 

@@ -132,19 +132,19 @@ def dither_costs(
 
 
 @njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
-def _hash_run(base, low, high, at, bits):
+def _hash_run(base, low, high, shift, at, bits):
     """Apart from _draw, or LLVM would multiply 64 bits."""
     for j in range(RUN // 2):
         h = mix(np.uint32(base + np.uint32(j)), low, high)
-        store(bits, at + j, np.int32(h & np.uint32(0xFFFF)))
-        store(bits, at + RUN // 2 + j, np.int32(h >> np.uint32(16)))
+        store(bits, at + j, np.int32(np.uint32(h + shift) & np.uint32(0xFFFF)))
+        store(bits, at + RUN // 2 + j, np.int32(np.uint32((h >> np.uint32(16)) + shift) & np.uint32(0xFFFF)))
 
 
 @njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
-def _draw(position, key, at, bits, phases):
+def _draw(position, key, shift, at, bits, phases):
     """The 16 bits and the phase of each of the 256 positions of a run."""
     base, low, high = split(position >> 1, key)
-    _hash_run(base, low, high, at, bits)
+    _hash_run(base, low, high, np.uint32(shift), at, bits)
     for j in range(at, at + RUN):
         store(phases, j, load(bits, j) >> (16 - LOG_PHASES))
 
@@ -158,20 +158,22 @@ def _quantize(values, start, count, inverse, at, bits, codes):
 
 
 @njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
-def _quantize_runs(values, table, keys, inverse, classes, first, stop, bits, phases, codes):
+def _quantize_runs(values, table, keys, shift, inverse, classes, first, stop, bits, phases, codes):
     """Codes and phases of runs first .. stop - 1, back to back, and where they end."""
     end = 0
     for run in range(first, stop):
         count = table[run, LENGTH]
         if classes[run] >= SCALED:
-            _draw(table[run, POSITION], keys[run], end, bits, phases)
+            _draw(table[run, POSITION], keys[run], shift, end, bits, phases)
             _quantize(values, table[run, START], count, inverse[run], end, bits, codes)
         end += count
     return end
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _encode_chunks(values, table, keys, inverse, counts, classes, tables, chunk_runs, first, stop, words, lengths):
+def _encode_chunks(
+    values, table, keys, shift, inverse, counts, classes, tables, chunk_runs, first, stop, words, lengths
+):
     bits, phases = np.empty(BLOCK * RUN, dtype=np.int32), np.empty(BLOCK * RUN, dtype=np.int32)
     codes = np.empty(BLOCK * RUN, dtype=np.int32)
     edges = np.empty(RUN, dtype=np.int32)
@@ -180,7 +182,7 @@ def _encode_chunks(values, table, keys, inverse, counts, classes, tables, chunk_
         states, at = np.full(LANES, STATE_LEAST, dtype=np.uint64), len(buffer)
         for run in range(head + (last - head - 1) // BLOCK * BLOCK, head - 1, -BLOCK):
             after = min(run + BLOCK, last)
-            end = _quantize_runs(values, table, keys, inverse, classes, run, after, bits, phases, codes)
+            end = _quantize_runs(values, table, keys, shift, inverse, classes, run, after, bits, phases, codes)
             at = encode_runs(
                 codes, phases, end, counts, classes, run, after, head, tables, LOG_PHASES, edges, states, buffer, at
             )
@@ -196,12 +198,13 @@ def dither_encode(
     tables: list[Tensor],
     chunk_runs: int,
     room: int,
+    shift: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    chunks = -(-len(table) // chunk_runs)
+    chunks, counts = -(-len(table) // chunk_runs), table[:, LENGTH].contiguous()
     words, lengths = torch.empty(chunks, room, dtype=torch.int16), torch.empty(chunks, dtype=torch.int64)
-    arrays = tuple(t.numpy() for t in (values, table, keys, inverse, table[:, LENGTH].contiguous(), classes))
+    inputs = (*(t.numpy() for t in (values, table, keys)), shift, *(t.numpy() for t in (inverse, counts, classes)))
     rows, out = flat_tables(tables), (words.numpy().view(np.uint16), lengths.numpy())
-    for_ranges(chunks, 1, lambda a, b: _encode_chunks(*arrays, rows, chunk_runs, a, b, *out))
+    for_ranges(chunks, 1, lambda a, b: _encode_chunks(*inputs, rows, chunk_runs, a, b, *out))
     return words, lengths
 
 
@@ -234,16 +237,16 @@ def _put_runs(codes, bits, table, steps, classes, first, stop, total, add):
 
 
 @njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
-def _draw_runs(table, keys, first, stop, bits, phases):
+def _draw_runs(table, keys, shift, first, stop, bits, phases):
     at = 0
     for run in range(first, stop):
-        _draw(table[run, POSITION], keys[run], at, bits, phases)
+        _draw(table[run, POSITION], keys[run], shift, at, bits, phases)
         at += table[run, LENGTH]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _decode_chunks(
-    words, starts, table, keys, steps, counts, tables, chunk_runs, first, stop, classes, total, add, good
+    words, starts, table, keys, shift, steps, counts, tables, chunk_runs, first, stop, classes, total, add, good
 ):
     bits, phases = np.empty(BLOCK * RUN, dtype=np.int32), np.empty(BLOCK * RUN, dtype=np.int32)
     codes, states = np.empty(BLOCK * RUN, dtype=np.int32), np.empty(2 * LANES, dtype=np.uint64)
@@ -252,7 +255,7 @@ def _decode_chunks(
         at = begin(states, words, starts[chunk], end)
         for run in range(head, last, BLOCK):
             after, before = min(run + BLOCK, last), np.int64(classes[run - 1]) if run > head else FIRST_CLASS
-            _draw_runs(table, keys, run, after, bits, phases)
+            _draw_runs(table, keys, shift, run, after, bits, phases)
             at = decode_runs(
                 words, at, end, phases, 0, counts, run, after, before, tables, LOG_PHASES, states, codes, classes
             )
@@ -272,10 +275,11 @@ def dither_decode(
     chunk_runs: int,
     total: Tensor,
     add: bool,
+    shift: int = 0,
 ) -> Tensor:
     good = torch.empty(len(starts) - 1, dtype=torch.bool)
-    arrays = (words.numpy().view(np.uint16), *(t.numpy() for t in (starts, table, keys, steps)))
+    inputs = (words.numpy().view(np.uint16), *(t.numpy() for t in (starts, table, keys)), shift, steps.numpy())
     counts, classes = table[:, LENGTH].contiguous().numpy(), np.empty(len(table), dtype=np.uint8)
     rows, out = flat_tables(tables), (classes, total.numpy(), add, good.numpy())
-    for_ranges(len(good), 1, lambda a, b: _decode_chunks(*arrays, counts, rows, chunk_runs, a, b, *out))
+    for_ranges(len(good), 1, lambda a, b: _decode_chunks(*inputs, counts, rows, chunk_runs, a, b, *out))
     return good

@@ -113,10 +113,10 @@ def dither_costs(
     return torch.zeros_like(table[:, LENGTH]).index_add(0, run, torch.where(scaled, cost, 0))
 
 
-def _bits(table: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _bits(table: Tensor, keys: Tensor, shift: int) -> tuple[Tensor, Tensor, Tensor]:
     """For each value: its run, its place in the flat values, and its 16 random bits."""
     run, within = _spread(table)
-    return run, table[run, START] + within, random_bits(table[run, POSITION] + within, keys[run])
+    return run, table[run, START] + within, random_bits(table[run, POSITION] + within, keys[run], shift)
 
 
 def dither_encode(
@@ -128,6 +128,7 @@ def dither_encode(
     tables: list[Tensor],
     chunk_runs: int,
     room: int,
+    shift: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Quantize values and encode their codes.
 
@@ -136,10 +137,11 @@ def dither_encode(
         keys: int64 `[runs]`, the stream key of each run's segment.
         inverse, classes: as in dither_costs; a run of values far above its class makes its chunk fail.
         tables, chunk_runs, room: as in kernels/entropy's encode_codes, with 32 phases.
+        shift: of the random bits, see kernels/random.
     Returns:
         As encode_codes.
     """
-    run, place, bits = _bits(table, keys)
+    run, place, bits = _bits(table, keys, shift)
     u = (bits.to(torch.float64) + 0.5) * 2.0**-16
     y = torch.where((classes >= entropy.SCALED)[run], values[place].to(torch.float64) * inverse[run], 0.0)
     codes = torch.floor(y + u).clamp(-FARTHEST, FARTHEST).to(torch.int32)
@@ -157,19 +159,20 @@ def dither_decode(
     chunk_runs: int,
     total: Tensor,
     add: bool,
+    shift: int = 0,
 ) -> Tensor:
     """Decode what dither_encode returned and write (or add) each value to its place in `total`, in place.
 
     Args:
         words, starts, tables, chunk_runs: as in kernels/entropy's decode_codes.
-        table, keys: as in dither_encode.
+        table, keys, shift: as in dither_encode.
         steps: float64 `[runs]`.
         total: float32 or float64 `[values]`.
         add: add to total instead of overwriting.
     Returns:
         Whether each chunk was what an encoder writes, bool `[chunks]`; values of one that was not are undefined.
     """
-    run, place, bits = _bits(table, keys)
+    run, place, bits = _bits(table, keys, shift)
     phases = (bits >> (16 - LOG_PHASES)).to(torch.uint8)
     codes, classes, good = entropy.decode_codes(words, starts, phases, table[:, LENGTH], tables, LOG_PHASES, chunk_runs)
     u = (bits.to(torch.float64) + 0.5) * 2.0**-16

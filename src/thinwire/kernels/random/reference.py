@@ -19,15 +19,16 @@ def mix(counter: Tensor, keys: Tensor) -> Tensor:
     return h ^ (h >> 15)
 
 
-def random_bits(positions: Tensor, keys: Tensor) -> Tensor:
+def random_bits(positions: Tensor, keys: Tensor, shift: int = 0) -> Tensor:
     """Draw 16 bits for each position.
 
     Args:
         positions: int64, any shape, non-negative.
         keys: int64 (the bits of a uint64 stream key), broadcastable to positions.
+        shift: is added, modulo 2^16.
     Returns:
         int64 in [0, 65536), the shape of positions.
     """
     counter = ((positions >> 8) << 7) | (positions & 127)
     upper_half = (positions >> 7) & 1
-    return (mix(counter, keys) >> (16 * upper_half)) & 0xFFFF
+    return ((mix(counter, keys) >> (16 * upper_half)) + shift) & 0xFFFF

@@ -9,7 +9,7 @@ from thinwire.kernels.round import cpu, reference
 __all__ = ["dequantize", "quantize"]
 
 
-def _quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool) -> Tensor:
+def _quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool, shift: int = 0) -> Tensor:
     return values.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.uint8)
 
 

@@ -43,20 +43,22 @@ _SMALLEST = 1 << 15  # values worth a thread
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _uniforms(base, low, high, u):
+def _uniforms(base, low, high, shift, u):
     """Apart from _draw, or LLVM would multiply 64 bits."""
     half, unit = np.float32(0.5), np.float32(2.0**-16)
     for j in range(_RUN // 2):
         h = mix(np.uint32(base + np.uint32(j)), low, high)
-        u[j] = (np.float32(np.int32(h & np.uint32(0xFFFF))) + half) * unit
-        u[_RUN // 2 + j] = (np.float32(np.int32(h >> np.uint32(16))) + half) * unit
+        u[j] = (np.float32(np.int32(np.uint32(h + shift) & np.uint32(0xFFFF))) + half) * unit
+        u[_RUN // 2 + j] = (
+            np.float32(np.int32(np.uint32((h >> np.uint32(16)) + shift) & np.uint32(0xFFFF))) + half
+        ) * unit
 
 
 @njit(inline="always")
-def _draw(position, key, u):
+def _draw(position, key, shift, u):
     """Uniforms of the run that holds a position: its lower half from the low 16 bits of each hash, then the upper."""
     base, low, high = split((position >> 8) << 7, key)
-    _uniforms(base, low, high, u)
+    _uniforms(base, low, high, np.uint32(shift), u)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -169,7 +171,7 @@ def _reach_and_round(values, start, count, u, inside, found, codes):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _round_many(values, levels, table, keys, nearest, block, begin, end, u, found, rounded, codes):
+def _round_many(values, levels, table, keys, nearest, shift, block, begin, end, u, found, rounded, codes):
     """_round_few for more levels: a uniform grid tells which two of them each value must still be compared with.
 
     Where more than two lie in a cell, a binary search begins.
@@ -210,7 +212,7 @@ def _round_many(values, levels, table, keys, nearest, block, begin, end, u, foun
             _reach_nearest(values, start, n, found, rounded)
         else:
             if drawn_run != position >> 8 or drawn_key != keys[block]:
-                _draw(position, keys[block], u)
+                _draw(position, keys[block], shift, u)
                 drawn_run, drawn_key = position >> 8, keys[block]
             _reach_and_round(values, start, n, u, inside, found, rounded)
         for j in range(n):
@@ -245,7 +247,7 @@ def _look_up_many(codes, levels, table, block, begin, end, total, add):
 
 
 @njit(inline="always")
-def _round_few(values, levels, table, keys, nearest, block, begin, end, s, u, rounded, codes):
+def _round_few(values, levels, table, keys, nearest, shift, block, begin, end, s, u, rounded, codes):
     """Round the values whose codes are begin .. end - 1; up to 9 levels, held in registers. Returns the last block."""
     half = np.float32(0.5)
     drawn_run, drawn_key = np.int64(-1), np.int64(0)
@@ -266,7 +268,7 @@ def _round_few(values, levels, table, keys, nearest, block, begin, end, s, u, ro
                 store(rounded, j, c)
         else:
             if drawn_run != position >> 8 or drawn_key != keys[block]:
-                _draw(position, keys[block], u)
+                _draw(position, keys[block], shift, u)
                 drawn_run, drawn_key = position >> 8, keys[block]
             for j in range(n):
                 x, low, step, c = load(values, start + j), level[0], level[1] - level[0], np.int32(0)
@@ -403,7 +405,7 @@ def _quantizer(s: int) -> Callable[..., None]:
     stretch = max(1, _STRETCH // run) * run
 
     @njit(nogil=True, cache=True, error_model="numpy")
-    def quantize(values, levels, table, keys, nearest, packed, first, stop):
+    def quantize(values, levels, table, keys, nearest, shift, packed, first, stop):
         u, rounded, codes = np.empty(_RUN, np.float32), np.zeros(_RUN, np.int32), np.empty(stretch, np.uint8)
         found = np.empty(4 * _RUN, np.float32)
         part, words = np.empty(parts * GROUP, np.uint16), np.empty(GROUP, np.uint64)
@@ -411,9 +413,11 @@ def _quantizer(s: int) -> Callable[..., None]:
         for begin in range(first, stop, stretch):
             end = min(begin + stretch, stop)
             if few:
-                block = _round_few(values, levels, table, keys, nearest, block, begin, end, s, u, rounded, codes)
+                block = _round_few(values, levels, table, keys, nearest, shift, block, begin, end, s, u, rounded, codes)
             else:
-                block = _round_many(values, levels, table, keys, nearest, block, begin, end, u, found, rounded, codes)
+                block = _round_many(
+                    values, levels, table, keys, nearest, shift, block, begin, end, u, found, rounded, codes
+                )
             full, to = (end - begin) // run, begin // run * size
             _pack_groups(codes, full, s, count, bits, each, parts, rest, power, part, words, packed, to)
             if full * run < end - begin:
@@ -459,12 +463,12 @@ def _for_codes(values: int, s: int, run: Callable[[int, int], Any]) -> None:
     for_ranges(groups, -(-_SMALLEST // group), lambda a, b: run(a * group, min(b * group, values)))
 
 
-def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool) -> Tensor:
+def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool, shift: int = 0) -> Tensor:
     x, b, cuts, streams = values.numpy(), levels.numpy(), table.numpy(), keys.numpy()
     s, count = levels.shape[1], int(table[:, LENGTH].sum())
     packed = np.empty(packed_bytes(count, s), np.uint8)
     kernel = _quantizer(s)
-    _for_codes(count, s, lambda i, j: kernel(x, b, cuts, streams, nearest, packed, i, j))
+    _for_codes(count, s, lambda i, j: kernel(x, b, cuts, streams, nearest, shift, packed, i, j))
     return torch.from_numpy(packed)
 
 

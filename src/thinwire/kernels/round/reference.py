@@ -10,11 +10,11 @@ from thinwire.kernels.table import CODE, LENGTH, POSITION, START
 __all__ = ["dequantize", "quantize"]
 
 
-def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool) -> Tensor:
+def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, nearest: bool, shift: int = 0) -> Tensor:
     """Round each value of a group's blocks to one of its block's levels, in float32 without any division.
 
     With lo <= x the largest of b_0 .. b_{s-2} (b_0 if none is) and hi the next level:
-    stochastic: up when x - lo > u (hi - lo), u = (h + 1/2) / 2^16 for 16 hash bits h of the value's position; so a
+    stochastic: up when x - lo > u (hi - lo), u = (h + 1/2) / 2^16 for 16 random bits h of the value's position; so a
     value on a level stays, a value outside the levels clips, and the probability is right to 2^-17
     (where hi - lo is at least 2^-109; below that u (hi - lo) itself is rounded to a multiple of 2^-149).
     nearest: the code is the number of midpoints b_k / 2 + b_{k+1} / 2 below x; ties go down.
@@ -26,6 +26,7 @@ def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, neares
         table: block table, int64 `[blocks, 4]`.
         keys: int64 `[blocks]`, the stream key of each block's segment.
         nearest: round to the nearest level instead of stochastically.
+        shift: of the random bits, see kernels/random.
     Returns:
         The codes packed (kernels/pack), uint8 `[packed_bytes(sum of the block lengths, s)]`.
     """
@@ -42,7 +43,7 @@ def quantize(values: Tensor, levels: Tensor, table: Tensor, keys: Tensor, neares
     for k in range(1, levels.shape[1] - 1):
         codes += x >= levels[block, k]
     low, high = levels[block, codes], levels[block, codes + 1]
-    bits = random_bits(table[block, POSITION] + within, keys[block])
+    bits = random_bits(table[block, POSITION] + within, keys[block], shift)
     u = (bits.to(torch.float32) + 0.5) * 2.0**-16
     codes += (x - low) > u * (high - low)
     return pack(codes.to(torch.uint8), levels.shape[1])
