@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import config, njit, types
 from numba.extending import intrinsic
 
-__all__ = ["copy_columns", "high_product", "high_product16", "load", "load_word", "store", "store_word"]
+__all__ = ["copy_columns", "high_product", "high_product16", "load", "load_word", "prefetch", "store", "store_word"]
 
 
 def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
@@ -33,6 +33,20 @@ def _store(typing_context: Any, array: Any, at: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp, array.dtype), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
+    """Ask for array[at] to be brought into the cache; it need not exist."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(ir.IntType(8)), *[ir.IntType(32)] * 3])
+        call = builder.module.declare_intrinsic("llvm.prefetch", [ir.PointerType(ir.IntType(8))], kind)
+        place = builder.bitcast(_place(context, builder, signature.args[0], *args), ir.PointerType(ir.IntType(8)))
+        builder.call(call, [place, *(ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))])  # to be read, soon, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
 
 
 @njit(forceinline=True)

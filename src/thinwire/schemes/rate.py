@@ -24,6 +24,7 @@ _TRIES = 6
 _FEWEST = 1024  # runs that are looked at, if there are as many
 _SHARE = 16  # of the runs of larger messages, one in up to 16
 _SHORT = 0.0006  # of the budget may be left
+_NEAR = 0.01  # of the budget: what the law says of so small a change of the step needs no other look
 
 
 def choose_runs(runs: int) -> np.ndarray:
@@ -61,27 +62,16 @@ def estimate_bits(law: np.ndarray, beside: np.ndarray, chosen: np.ndarray, bits:
     return total, runs * math.sqrt(float(rest.var()) * (1 - looked_at / runs) / looked_at)
 
 
-def _prediction(energies: Energies, weights: np.ndarray, curve: np.ndarray) -> Callable[[float], float]:
-    """Bits that all values take at a step, in 1/4096 octaves, under the law of the book's curve."""
+def _predicted(energies: Energies, weights: np.ndarray, curve: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Steps from `least` on, 32 an octave, and what all values take at each under the law of the book's curve."""
     level = (energies.level - weights[energies.owner] / WEIGHT_OCTAVE)[energies.loud]
     fine = np.rint(level * _FINE).astype(np.int64)
-    values = np.bincount(fine - fine.min(), energies.counts[energies.loud])
-    places = fine.min() + np.arange(len(values))
-
-    def predict(step: float) -> float:
-        position = 4 * (places / _FINE - step / OCTAVE - QUIETEST)
-        bits = np.interp(position, np.arange(CLASSES), curve) + np.maximum(position - (CLASSES - 1), 0) / 4
-        return float(bits @ values)
-
-    return predict
-
-
-def _meet(predict: Callable[[float], float], wanted: float, low: float, high: float) -> float:
-    """The step at which the prediction is what is wanted, within [low, high]."""
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if predict(middle) > wanted else (low, middle)
-    return high
+    quietest, values = fine.min(), np.bincount(fine - fine.min(), energies.counts[energies.loud])
+    count = (_COARSEST + 16) * _FINE + 1
+    above = np.arange(1 - count, len(values))  # a run's level less the step, up to a constant
+    position = 4 * ((above + quietest) / _FINE - least / OCTAVE - QUIETEST)
+    bits = np.interp(position, np.arange(CLASSES), curve) + np.maximum(position - (CLASSES - 1), 0) / 4
+    return least + OCTAVE // _FINE * np.arange(count), np.correlate(bits, values, "valid")[::-1]
 
 
 def find_step(
@@ -99,24 +89,23 @@ def find_step(
         A step at which `measure` is seldom more than the budget or less than 0.999 of it, unless the loudest run asks
         for a coarser one.
     """
-    least = energies.least_step(weights)
-    low, high = least, least + (_COARSEST + 16) * OCTAVE
-    found = high
-    predict = _prediction(energies, weights, curve)
-    model, last = predict, None
+    steps, law = _predicted(energies, weights, curve, energies.least_step(weights))
+    low, high = int(steps[0]), int(steps[-1])
+
+    def meet(model: np.ndarray, wanted: float) -> int:
+        falling = np.minimum.accumulate(model)
+        return min(max(round(float(np.interp(-wanted, -falling, steps))), low), high)
+
+    found, last = meet(law, budget), None
     for _ in range(_TRIES):
-        step = round(_meet(model, (1 - _SHORT / 3) * budget if last else budget, low, high))
-        bits = measure(step)
-        missed = bits - predict(step)
-        found = step
-        low, high = (step + 1, high) if bits > budget else (low, step)
+        bits = measure(found)
+        low, high = (found + 1, high) if bits > budget else (low, found)
         if low >= high or (1 - _SHORT) * budget <= bits <= budget:
             break
-        slope = (missed - last[1]) / (step - last[0]) if last else 0.0
-        model, last = _corrected(predict, step, missed, slope), (step, missed)
+        missed = bits - float(np.interp(found, steps, law))
+        slope = (missed - last[1]) / (found - last[0]) if last else 0.0
+        last = (found, missed)
+        found = meet(law + missed + slope * (steps - found), (1 - _SHORT / 3) * budget)
+        if found == last[0] or abs(bits - budget) <= _NEAR * budget:
+            break
     return found
-
-
-def _corrected(predict: Callable[[float], float], step: int, missed: float, slope: float) -> Callable[[float], float]:
-    """The prediction plus what it missed at a step, and how that grows."""
-    return lambda at: predict(at) + missed + slope * (at - step)

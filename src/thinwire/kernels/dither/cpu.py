@@ -29,7 +29,7 @@ from thinwire.kernels.entropy.reference import (
     STATE_LEAST,
     ZEROS,
 )
-from thinwire.kernels.machine import load, store
+from thinwire.kernels.machine import load, prefetch, store
 from thinwire.kernels.pool import for_ranges
 from thinwire.kernels.random.cpu import mix, split
 from thinwire.kernels.rows.reference import LARGEST
@@ -39,6 +39,7 @@ __all__ = ["dither_costs", "dither_decode", "dither_encode", "run_energies", "se
 
 _LARGEST, _ZERO = np.float32(LARGEST), np.float32(0)
 _SMALLEST = 128  # runs worth a thread
+_LINE = 16  # float32 in a line of the cache
 
 
 @njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
@@ -106,10 +107,17 @@ def settle_classes(positions: Tensor, chunk_runs: int) -> Tensor:
     return classes
 
 
+@njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
+def _prefetch_run(values, start):
+    for at in range(start, start + RUN, _LINE):
+        prefetch(values, at)
+
+
 @njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
 def _costs(values, table, inverse, classes, lengths, cells, middle, first, stop, out):
     for run in range(first, stop):
         class_, start, count = np.int64(classes[run]), table[run, START], table[run, LENGTH]
+        _prefetch_run(values, table[min(run + 1, stop - 1), START])
         found = np.int64(0)
         if class_ >= SCALED:
             row, low_bits = row_and_low_bits(class_, len(cells))
@@ -162,10 +170,11 @@ def _quantize_runs(values, table, keys, shift, inverse, classes, first, stop, bi
     """Codes and phases of runs first .. stop - 1, back to back, and where they end."""
     end = 0
     for run in range(first, stop):
-        count = table[run, LENGTH]
+        start, count = table[run, START], table[run, LENGTH]
+        _prefetch_run(values, table[max(run - BLOCK, 0), START])
         if classes[run] >= SCALED:
             _draw(table[run, POSITION], keys[run], shift, end, bits, phases)
-            _quantize(values, table[run, START], count, inverse[run], end, bits, codes)
+            _quantize(values, start, count, inverse[run], end, bits, codes)
         end += count
     return end
 
