@@ -3,7 +3,7 @@
     frame = thinwire.encode(gradient, thinwire.ORQ(levels=9))
     gradient = thinwire.decode(frame)
 
-In DistributedDataParallel: `thinwire.ddp.register(model, thinwire.ORQ(levels=9))`.
+In DistributedDataParallel: `thinwire.ddp.register(model)`.
 """
 
 from thinwire import ddp

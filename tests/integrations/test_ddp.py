@@ -95,6 +95,21 @@ def test_every_method_keeps_parameters_equal_on_all_ranks(team: Workers, scheme:
     assert all(parameters == results[0][0] for parameters, _ in results)
 
 
+def default_job(rank: int, n: int) -> None:
+    gradients = []
+    for schemes in ((), (thinwire.Dithered(bits=2.0, weighting="tensor"),)):
+        model = build("mlp")
+        handle = ddp.register(model, *schemes)
+        backward(model, rank, 0)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        handle.close()
+    assert torch.equal(*gradients)
+
+
+def test_without_a_scheme_gradients_travel_at_two_bits(four: Workers) -> None:
+    four.run(default_job)
+
+
 def test_runs_repeat_to_the_bit_and_seeds_differ(four: Workers) -> None:
     first, again, other = (
         four.run(train_job, "mlp", thinwire.QSGD(levels=3), {}, False, seed)[0][0] for seed in (0, 0, 1)

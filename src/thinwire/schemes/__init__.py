@@ -11,11 +11,12 @@ from thinwire.schemes.linear import Linear
 from thinwire.schemes.none import NoCompression
 from thinwire.schemes.optimal import LloydMax, Optimal
 from thinwire.schemes.orq import ORQ
-from thinwire.schemes.registry import METHODS, NAMES, from_options, from_spec
+from thinwire.schemes.registry import DEFAULT, METHODS, NAMES, from_options, from_spec
 from thinwire.schemes.rotated import Rotated
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
 __all__ = [
+    "DEFAULT",
     "DRIVE",
     "EDEN",
     "METHODS",

@@ -20,7 +20,7 @@ from thinwire.schemes.orq import ORQ
 from thinwire.schemes.rotated import Rotated
 from thinwire.schemes.two_level import BinGradB, BinGradPB, SignSGD
 
-__all__ = ["METHODS", "NAMES", "from_options", "from_spec"]
+__all__ = ["DEFAULT", "METHODS", "NAMES", "from_options", "from_spec"]
 
 METHODS: dict[str, type[Scheme]] = {
     scheme.method: scheme
@@ -53,6 +53,9 @@ _SHORTHANDS: dict[str, tuple[str, dict[str, Any]]] = {
     "optimal-tensor": ("optimal", {"block_size": None}),
     "terngrad-noclip": ("terngrad", {"clip": None}),
 }
+DEFAULT = Dithered(bits=2.0)
+"""Unbiased, of the least error for its bits on every gradient measured: docs/choosing.md."""
+
 NAMES = (*METHODS, *_SHORTHANDS)
 """What `from_spec` reads before a level count."""
 

@@ -17,7 +17,7 @@ from thinwire.integrations.ddp.handle import Handle
 from thinwire.integrations.ddp.options import Options
 from thinwire.integrations.ddp.owed import ONE_NODE, Place, Route, owed, route
 from thinwire.policies import Choice, Policy, Rule
-from thinwire.schemes import Scheme
+from thinwire.schemes import DEFAULT, Scheme
 
 __all__ = ["register"]
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("thinwire")
 
 def register(
     model: DistributedDataParallel,
-    scheme: Choice,
+    scheme: Choice = DEFAULT,
     *,
     rules: Sequence[Rule] = (),
     algorithm: str = "auto",
@@ -49,7 +49,7 @@ def register(
     Args:
         model: not compiled with DDP's python reducer, without another communication hook.
         scheme: for every parameter that no rule names and that has at least `min_values` values. A Schedule changes it
-            by step.
+            by step. Without one, Dithered(bits=2.0): see docs/choosing.md.
         rules: for parameters by name, module, dimensions or count; the first that fits wins. See Rule.
         algorithm: how frames travel: "all_gather", "reduce_scatter", "auto" (the first up to 3 ranks, the second
             beyond), or "hierarchical" (exact within nodes). See docs/collectives.md.
