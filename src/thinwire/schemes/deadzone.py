@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from thinwire.kernels import block_table
 from thinwire.kernels.deadzone import CENTROIDS, PHASE, REACH, UNIT, deadzone_costs, deadzone_decode, deadzone_encode
-from thinwire.kernels.entropy.book import LENGTH_UNIT, book
+from thinwire.kernels.entropy.book import CLASSES, LENGTH_UNIT, QUIETEST, SHAPES, book
 from thinwire.kernels.entropy.lengths import code_lengths
-from thinwire.kernels.entropy.reference import RUN
+from thinwire.kernels.entropy.reference import RUN, SCALED
 from thinwire.schemes.coded import CodedScheme, GridPlan, check_decoded, tables_of
 from thinwire.schemes.grid import Energies, chunk_runs
 from thinwire.schemes.group import Group
@@ -25,10 +26,18 @@ _PRICE = 0.13  # squared steps that a bit is worth
 _FINENESS = 128  # of a step, for the distances of centroids from their codes
 
 
+def _code_bits(shape: int) -> np.ndarray:
+    """Bits of codes of magnitude 0 .. 64 under each row, the mean of both signs, float64 `[CLASSES, 65]`.
+
+    A row's middle lies between two cells, so that negative codes take what positive ones of the next phase do.
+    """
+    return (code_lengths(shape, PHASE, REACH) + code_lengths(shape, PHASE + 1, REACH)) / 2
+
+
 @functools.cache
 def _lengths(shape: int) -> Tensor:
-    """What the codes 0 .. 64 cost under each row, in 1/1024 bits, int32 `[CLASSES, 65]`."""
-    return torch.from_numpy(np.rint(code_lengths(shape, PHASE, REACH) * LENGTH_UNIT).astype(np.int32))
+    """The same in 1/1024 bits, int32."""
+    return torch.from_numpy(np.rint(_code_bits(shape) * LENGTH_UNIT).astype(np.int32))
 
 
 @functools.cache
@@ -37,8 +46,24 @@ def _thresholds(shape: int) -> Tensor:
 
     At most 1/2; multiples of 2^-16, so that all machines have the same.
     """
-    wanted = np.clip(_PRICE / 2 * np.diff(code_lengths(shape, PHASE, REACH), axis=1), 0.0, 0.5)
+    wanted = np.clip(_PRICE / 2 * np.diff(_code_bits(shape), axis=1), 0.0, 0.5)
     return torch.from_numpy(np.rint(wanted * UNIT) / UNIT)
+
+
+@functools.cache
+def _expected(shape: int) -> np.ndarray:
+    """Bits a value of runs in the middle of each class, under the law that its row was made from."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(15)
+    scales = np.exp(SHAPES[shape] * nodes - SHAPES[shape] ** 2)[:, None]
+    normal = torch.special.ndtri((torch.arange(RUN, dtype=torch.float64) + 0.5) / RUN).numpy()
+    values = 2.0 ** (np.arange(CLASSES) / 4 + QUIETEST)[:, None, None] * scales * normal
+    table, _ = block_table([(0, values.size)], RUN)
+    classes = torch.arange(SCALED, SCALED + CLASSES, dtype=torch.uint8).repeat_interleave(len(nodes))
+    costs = deadzone_costs(
+        torch.from_numpy(values.astype(np.float32).reshape(-1)), table, torch.ones(len(table), dtype=torch.float64),
+        classes, _thresholds(shape), _lengths(shape),
+    )  # fmt: skip
+    return costs.numpy().reshape(CLASSES, -1) @ weights / (weights.sum() * RUN * LENGTH_UNIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +98,14 @@ class DeadZone(CodedScheme):
         return energies.shape()
 
     def _curve(self, shape: int) -> np.ndarray:
-        return book().expected[shape]
+        return _expected(shape)
 
     def _run_bits(self, values: Tensor, table: Tensor, inverse: Tensor, classes: Tensor, shape: int) -> np.ndarray:
         thresholds, lengths = _thresholds(shape).to(values.device), _lengths(shape).to(values.device)
         return deadzone_costs(values, table, inverse, classes, thresholds, lengths).cpu().numpy() / LENGTH_UNIT
+
+    def _chance(self, bits: float, values: int) -> float:
+        return 0.0005 * bits  # nothing is random: what the coder's states take, and steps that are not looked at
 
     def _code(
         self, message: Message, group: Group, plan: GridPlan, classes: Tensor, map_: int, key: Key, room: int
