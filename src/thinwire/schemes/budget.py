@@ -15,20 +15,18 @@ from thinwire.schemes.group import Group
 from thinwire.types import Message
 
 __all__ = [
-    "ALIGNMENT",
     "WEIGHT_OCTAVE",
     "BudgetScheme",
-    "aligned",
     "check_number",
     "half_log2",
-    "header_bytes",
-    "own_bytes",
     "segment_levels",
 ]
 
 WEIGHT_OCTAVE = 128
 _FEWEST, _MOST = 0.25, 12.0  # bits
-ALIGNMENT = 16  # of a frame's header and parts, in bytes
+_ALIGNMENT = 16  # of a frame's header and parts, in bytes
+_STARTED = 48  # bytes that codes may take in any case, and 4 a segment
+_BEGUN = 4
 _WRAPPED = 84  # bytes of a frame's header, without options and segments
 _LISTED = 12  # and of a segment, without its name
 
@@ -61,6 +59,15 @@ class BudgetScheme(Scheme):
         """Bytes that the weights take on the wire."""
         return 0 if self.weighting == "global" else 2 * len(group.places)
 
+    def code_bytes(self, group: Group, bits: float, scales: int) -> int:
+        """Most bytes that codes may take: what `bits` leaves after `scales` bytes and the frame's header.
+
+        Names are not counted. In any case half of `bits`, and 48 bytes and 4 a segment.
+        """
+        bytes_ = int(bits * group.values) // 8
+        left = max(bytes_ - _header_bytes(self, group) - _aligned(scales), bytes_ // 2) // _ALIGNMENT * _ALIGNMENT
+        return max(left, _STARTED + _BEGUN * len(group.places))
+
     def weights(self, message: Message, group: Group, levels: np.ndarray) -> np.ndarray:
         """Each segment's weight, int16 `[segments]`, in 1/128 octaves.
 
@@ -87,20 +94,15 @@ class BudgetScheme(Scheme):
         return np.frombuffer(octets, "<i2") if octets else np.zeros(len(group.places), np.int16)
 
 
-def header_bytes(scheme: Scheme, group: Group) -> int:
+def _header_bytes(scheme: Scheme, group: Group) -> int:
     """Bytes that a frame of one group takes for its header, names not counted."""
     options = json.dumps(scheme.options(), separators=(",", ":"))
-    return aligned(_WRAPPED + len(options) + _LISTED * len(group.places))
+    return _aligned(_WRAPPED + len(options) + _LISTED * len(group.places))
 
 
-def own_bytes(scheme: Scheme, group: Group) -> int:
-    """Bytes that a frame of two parts takes for itself at most, names not counted."""
-    return header_bytes(scheme, group) + 2 * (ALIGNMENT - 1)
-
-
-def aligned(size: int) -> int:
+def _aligned(size: int) -> int:
     """Bytes that a part of this size takes in a frame."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def half_log2(squares: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from thinwire.kernels.entropy.book import CLASSES, MAPS, SHAPES, Tables, book
 from thinwire.kernels.entropy.lengths import map_bits
 from thinwire.kernels.entropy.reference import ROOM, RUN
 from thinwire.schemes.base import Plan
-from thinwire.schemes.budget import ALIGNMENT, BudgetScheme, aligned, header_bytes
+from thinwire.schemes.budget import BudgetScheme
 from thinwire.schemes.grid import OCTAVE, Energies, chunk_runs, segment_steps
 from thinwire.schemes.group import Group
 from thinwire.schemes.rate import choose_runs, estimate_bits, find_step, law_bits
@@ -30,8 +30,6 @@ _HEAD = struct.Struct("<iBBH")
 _STATES = 8 * 24  # bits that a chunk takes beyond its codes, on average
 _INDEX = 4  # bytes of a chunk's length
 _MOST = 16.0  # bits, of a given step
-_STARTED = 48  # bytes that codes may take in any case, and 4 a segment
-_BEGUN = 4
 _SAFETY = 1.5  # deviations between what codes are expected to take and what they may
 _SHORT = 0.006  # of what codes may take may be left, in messages of so many values
 _LARGE = 1 << 17
@@ -88,18 +86,11 @@ class CodedScheme(BudgetScheme):
         return _MOST if self.bits is None else self.bits
 
     def part_bytes(self, group: Group) -> Mapping[str, int]:
-        """Both are 0 without values.
-
-        Otherwise the codes may take what `bits` leaves after the scales and the frame's header (names not counted), but
-        in any case half of `bits`, and 48 bytes and 4 a segment.
-        """
+        """Both are 0 without values; see `code_bytes`."""
         if not group.values:
             return {"scales": 0, "codes": 0}
-        segments = len(group.places)
         scales = _HEAD.size + self.side_bytes + self.weight_bytes(group)
-        bytes_ = int(self._rate * group.values) // 8
-        left = max(bytes_ - header_bytes(self, group) - aligned(scales), bytes_ // 2) // ALIGNMENT * ALIGNMENT
-        return {"scales": scales, "codes": max(left, _STARTED + _BEGUN * segments)}
+        return {"scales": scales, "codes": self.code_bytes(group, self._rate, scales)}
 
     @abstractmethod
     def _shape(self, energies: Energies) -> int:
@@ -172,7 +163,7 @@ class CodedScheme(BudgetScheme):
             octaves = 8 * excess / group.values / (1 - 4**-self._rate)  # about what a normal law takes for it
             if excess > 0:
                 coarser = 2 * coarser or 1 + min(int(1.5 * octaves * OCTAVE), OCTAVE // 8)
-                step += coarser  # until a code is hardly more than its class: see _STARTED
+                step += coarser  # until a code is hardly more than its class: see code_bytes
             elif excess < -_SHORT * most and finer and step > least:
                 step, finer = max(least, step + math.floor(octaves * OCTAVE)), False
             else:

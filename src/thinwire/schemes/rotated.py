@@ -15,7 +15,7 @@ from thinwire.errors import MalformedFrameError
 from thinwire.kernels import pack, packed_bytes, rotate, rotate_back, unpack
 from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR, dequantize_normal, quantize_normal
 from thinwire.schemes.base import Plan
-from thinwire.schemes.budget import WEIGHT_OCTAVE, BudgetScheme, half_log2, own_bytes, segment_levels
+from thinwire.schemes.budget import WEIGHT_OCTAVE, BudgetScheme, half_log2, segment_levels
 from thinwire.schemes.grid import OCTAVE, powers
 from thinwire.schemes.group import Group
 from thinwire.schemes.rotation import Cut, cut
@@ -28,8 +28,6 @@ _ROUNDS = 2  # of the transform: after one, a block with a single large value is
 _HEAD = struct.Struct("<i")
 _SIZE_OCTAVE = 256  # block sizes travel as 256 log2(size) + 32768
 _ZERO, _NOT_FINITE, _NO_LOG = 0, 65535, 32768
-_STARTED = 48  # bytes that a message may take beyond its bits, and a segment
-_BEGUN = 4
 
 _LEVELS = np.array(sorted(MEAN_SQUARED_ERROR))
 _GAINS = np.array([1 / (1 - MEAN_SQUARED_ERROR[s]) for s in _LEVELS])  # by which E[z Q(z)] falls short of 1
@@ -109,8 +107,8 @@ class Rotated(BudgetScheme):
     Error: a block's energy times D / (1 - D), D the mean squared error of its levels on N(0, 1); where a fraction p of
         its signs is sent, times pi / (2 p) - 1. Bias: its squared norm is below 0.3% of the values' (2.5%
         in a rest of few values); that much only where one value is most of a block.
-    Bits per value: at most `bits`, everything but names counted, where 1/8 of them pays for headers (at 2 bits and one
-        tensor: from 9,000 values on); 1/16 of a bit is for block sizes.
+    Bits per value: at most `bits`, everything but names counted, where half of them pays for headers and block sizes
+        (1/16 of a bit); at 2 bits and one tensor: from 1,216 values on.
     References: rotation and scale as EDEN's (Vargaftik et al. 2022, arXiv 2108.08842); reverse water-filling: Cover and
         Thomas 2006, section 10.3.3.
     """
@@ -126,20 +124,12 @@ class Rotated(BudgetScheme):
         return _HEAD.size + self.weight_bytes(group) + 2 * len(blocks.table)
 
     def part_bytes(self, group: Group) -> Mapping[str, int]:
-        """Both are 0 without values.
-
-        Otherwise the codes may take what `bits` leaves after sizes, weights and what a frame takes for itself (names
-        not counted), where those are at most half and an eighth of it; in smaller messages 3/8 of it, 48 bytes and 4 a
-        segment.
-        """
+        """Both are 0 without values; see `code_bytes`."""
         if not group.values:
             return {"scales": 0, "codes": 0}
         assert self.bits is not None
-        segments, side = len(group.places), self._side_bytes(group)
-        started = _STARTED + _BEGUN * segments
-        bytes_ = int(self.bits * group.values) // 8
-        wrapped = min(started + own_bytes(self, group), bytes_ // 8)
-        return {"scales": side, "codes": bytes_ + started - wrapped - min(side, bytes_ // 2)}
+        scales = self._side_bytes(group)
+        return {"scales": scales, "codes": self.code_bytes(group, self.bits, scales)}
 
     def plan(self, message: Message, group: Group) -> Plan | None:
         blocks = cut(group, _BLOCK, message.device)
