@@ -288,7 +288,7 @@ class _Display:
         return (
             f"{self._run}, epoch {event['epoch'] + 1}/{self._epochs}: loss {event['loss']:.4f}, "
             f"{self._metric.show(event[self._metric.name])}, {event['bytes_sent'] / 1e6:.2f} MB sent a worker, "
-            f"{32 / event['bits_per_value']:.2f}x less than fp32, {event['seconds']:.1f} s"
+            f"{event['ratio_fp32']:.2f}x less than fp32, {event['seconds']:.1f} s"
         )
 
 

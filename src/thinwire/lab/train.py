@@ -129,6 +129,7 @@ class _Run:
             loss=statistics.fmean(losses),
             bytes_sent=self.handle.stats().bytes_sent,
             bits_per_value=self.handle.stats().bits_per_value,
+            ratio_fp32=self.handle.stats().ratio_fp32,
             seconds=time.perf_counter() - began,
             **{self.metric.name: self.tested},
         )
@@ -219,14 +220,13 @@ class _Run:
 
     def _summary(self) -> dict[str, Any]:
         stats = self.handle.stats()
-        bits = stats.bits_per_value
         return {
             "method": self.config.method,
             "seed": self.config.seed,
             self.metric.name: self.tested,
-            "bits_per_value": bits,
-            "ratio_fp32": 32 / bits,
-            "ratio_bf16": 16 / bits,
+            "bits_per_value": stats.bits_per_value,
+            "ratio_fp32": stats.ratio_fp32,
+            "ratio_bf16": stats.ratio_bf16,
             "vnmse": statistics.fmean(self.errors) if self.errors else None,
             "bytes_sent": stats.bytes_sent,
             "bytes_received": stats.bytes_received,
