@@ -1,9 +1,12 @@
 """The operators are well-formed torch.library operators: schema, fake kernels, no hidden mutation."""
 
+import typing
+
 import pytest
 import torch
 from tests.kernels.coding import book_tables
 from tests.kernels.data import cut, hostile_values
+from torch._library.custom_ops import OPDEFS
 
 from thinwire import kernels
 from thinwire.kernels.entropy.lengths import mean_lengths
@@ -69,3 +72,12 @@ def test_opcheck(name):
     op, args = cases()[name]
     result = torch.library.opcheck(op.default, args)
     assert set(result.values()) == {"SUCCESS"}
+
+
+def test_no_parameter_is_of_a_type_that_torch_2_6_does_not_know():
+    functions = {name: op._init_fn for name, op in OPDEFS.items() if name.startswith("thinwire::")}
+    assert len(functions) >= len(cases())
+    for name, function in functions.items():
+        hints = typing.get_type_hints(function)
+        del hints["return"]
+        assert list not in {typing.get_origin(hint) for hint in hints.values()}, f"{name}: write Sequence, not list"

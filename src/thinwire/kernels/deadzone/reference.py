@@ -8,6 +8,8 @@ how far the sizes that became them lie above them on average.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -81,7 +83,7 @@ def deadzone_encode(
     inverse: Tensor,
     classes: Tensor,
     thresholds: Tensor,
-    tables: list[Tensor],
+    tables: Sequence[Tensor],
     chunk_runs: int,
     room: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,7 +113,7 @@ def deadzone_decode(
     table: Tensor,
     steps: Tensor,
     distances: Tensor,
-    tables: list[Tensor],
+    tables: Sequence[Tensor],
     chunk_runs: int,
     total: Tensor,
     add: bool,

@@ -9,6 +9,8 @@ All of this is computed in float64, in this order, and rounded once: x (1 / d), 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -125,7 +127,7 @@ def dither_encode(
     keys: Tensor,
     inverse: Tensor,
     classes: Tensor,
-    tables: list[Tensor],
+    tables: Sequence[Tensor],
     chunk_runs: int,
     room: int,
     shift: int = 0,
@@ -155,7 +157,7 @@ def dither_decode(
     table: Tensor,
     keys: Tensor,
     steps: Tensor,
-    tables: list[Tensor],
+    tables: Sequence[Tensor],
     chunk_runs: int,
     total: Tensor,
     add: bool,

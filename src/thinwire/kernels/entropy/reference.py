@@ -21,6 +21,7 @@ Every state must end at 2^16 and the stream at its last word.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,7 +66,7 @@ class _Row:
         return self.bounds[at + (1 << self.log_phases)]
 
 
-def _rows(tables: list[Tensor], log_phases: int) -> tuple[list[_Row], _Row]:
+def _rows(tables: Sequence[Tensor], log_phases: int) -> tuple[list[_Row], _Row]:
     """The rows of values, and the row of class differences."""
     bounds, boundary, limits, *of_map = (t.tolist() for t in tables)
     return [_Row(*row, log_phases) for row in zip(bounds, boundary, limits)], _Row(of_map[0], of_map[1], of_map[2], 0)
@@ -127,7 +128,7 @@ def encode_codes(
     phases: Tensor,
     counts: Tensor,
     classes: Tensor,
-    tables: list[Tensor],
+    tables: Sequence[Tensor],
     log_phases: int,
     chunk_runs: int,
     room: int,
@@ -234,7 +235,7 @@ def decode_codes(
     starts: Tensor,
     phases: Tensor,
     counts: Tensor,
-    tables: list[Tensor],
+    tables: Sequence[Tensor],
     log_phases: int,
     chunk_runs: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
