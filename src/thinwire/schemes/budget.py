@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ class BudgetScheme(Scheme):
         return np.frombuffer(octets, "<i2") if octets else np.zeros(len(group.places), np.int16)
 
 
+@functools.lru_cache(maxsize=256)
 def _header_bytes(scheme: Scheme, group: Group) -> int:
     """Bytes that a frame of one group takes for its header, names not counted."""
     options = json.dumps(scheme.options(), separators=(",", ":"))

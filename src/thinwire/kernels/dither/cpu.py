@@ -46,14 +46,16 @@ _LINE = 16  # float32 in a line of the cache
 def _add_up(values, start, squares, magnitudes):
     """Sums over every 32nd of 256 values; whether all are finite."""
     bad = np.int32(0)
-    squares[:], magnitudes[:] = 0.0, 0.0
-    for at in range(start, start + RUN, SUMS):
-        for j in range(SUMS):
-            x = load(values, at + j)
+    for j in range(SUMS):
+        square, magnitude = 0.0, 0.0
+        for row in range(RUN // SUMS):  # unrolled, so that LLVM makes vectors of the loop around it
+            x = load(values, start + SUMS * row + j)
             bad |= np.int32(not abs(x) < _LARGEST)
             wide = np.float64(x)
-            store(squares, j, load(squares, j) + wide * wide)
-            store(magnitudes, j, load(magnitudes, j) + abs(wide))
+            square += wide * wide
+            magnitude += abs(wide)
+        store(squares, j, square)
+        store(magnitudes, j, magnitude)
     return bad == 0
 
 
