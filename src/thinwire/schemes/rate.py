@@ -1,7 +1,8 @@
 """The step that meets a budget: predicted from run energies under the book's law, then corrected by what values cost.
 
 All of it is a function of the values alone, never of the random numbers, so that the step says nothing about the dither
-(only where codes then turn out too long, or much too short, does encoding change it). In large messages only some runs' values are looked at; the law, which knows every run's energy, stands for the others.
+(only where codes then turn out too long, or much too short, does encoding change it). In large messages only some runs'
+values are looked at; the law, which knows every run's energy, stands for the others.
 """
 
 from __future__ import annotations
