@@ -35,7 +35,8 @@ class Words(NamedTuple):
 def _message(rng: np.random.Generator) -> Words:
     """A true one of two chunks."""
     phased = rng.random() < 0.8
-    tables = book_tables(rng.integers(4), rng.integers(4)) if phased else small_tables([1, 2, 3, 2000], [5, 2000], [7, 2000], [1, 2000])
+    small = ([1, 2, 3, 2000], [5, 2000], [7, 2000], [1, 2000])
+    tables = book_tables(rng.integers(4), rng.integers(4)) if phased else small_tables(*small)
     counts = torch.from_numpy(rng.integers(1, 257, 4))
     classes = torch.from_numpy(rng.integers(0, 60 if phased else 4, 4, dtype=np.uint8))
     n = int(counts.sum())

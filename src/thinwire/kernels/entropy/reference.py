@@ -140,8 +140,8 @@ def encode_codes(
         phases: uint8 `[values]`, below 1 << log_phases.
         counts: int64 `[runs]`: values in each run, 1 to 256.
         classes: uint8 `[runs]`; the values of classes 0 and 1 are not coded.
-        tables: bounds, boundary and limits of the rows of values (4 at least, if classes go beyond them), then of the one
-            row of class differences.
+        tables: bounds, boundary and limits of the rows of values, then of the one row of class differences. Classes may
+            go beyond the rows if these are 4 at least.
         log_phases: of the rows of values.
         chunk_runs: runs in a chunk; the last may have fewer.
         room: words of memory for a chunk, ROOM of them to spare.
