@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.kernels.coding import ideal_bits
 from tests.kernels.data import hostile_values
+from tests.sealing import sealed
 
 import thinwire
 from thinwire.errors import FrameError, MalformedFrameError, MessageError
@@ -202,13 +203,6 @@ def test_a_tensor_that_the_mapping_does_not_name_is_refused():
     scheme = thinwire.Dithered(weighting={"a": 1.0})
     with pytest.raises(MessageError, match="'b'"):
         thinwire.encode({"a": normal(5), "b": normal(5)}, scheme)
-
-
-def sealed(frame: torch.Tensor) -> torch.Tensor:
-    """With a checksum that holds."""
-    frame[32:40] = 0
-    frame[32:40] = thinwire.kernels.checksum(frame).reshape(1).view(torch.uint8)
-    return frame
 
 
 def test_every_truncation_and_every_changed_byte_is_refused_by_name():

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.data import hostile_values
+from tests.sealing import sealed
 
 import thinwire
 from thinwire.errors import MalformedFrameError, MessageError
@@ -173,13 +174,6 @@ def test_a_mapping_must_name_every_tensor():
     scheme = thinwire.Rotated(weighting={"a": 1.0})
     with pytest.raises(MessageError, match="no weight for tensor 'b'"):
         thinwire.encode({"a": normal(300), "b": normal(300)}, scheme)
-
-
-def sealed(frame: torch.Tensor) -> torch.Tensor:
-    """With a checksum that holds."""
-    frame[32:40] = 0
-    frame[32:40] = thinwire.kernels.checksum(frame).reshape(1).view(torch.uint8)
-    return frame
 
 
 def test_hostile_bytes_under_a_right_checksum_are_refused_or_decode():

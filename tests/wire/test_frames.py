@@ -5,6 +5,7 @@ import struct
 
 import pytest
 import torch
+from tests import sealing
 from tests.schemes.cases import CASES
 
 import thinwire
@@ -150,14 +151,10 @@ def test_swapped_words_are_refused():
 
 
 def resealed(frame, at, octets):
-    """A frame with some bytes replaced and a checksum that holds: what a faulty or hostile encoder would send."""
-    from thinwire.kernels import checksum
-
+    """A frame with some bytes replaced and a checksum that holds."""
     frame = frame.clone()
     frame[at : at + len(octets)] = torch.tensor(list(octets), dtype=torch.uint8)
-    frame[32:40] = 0
-    frame[32:40] = checksum(frame).reshape(1).view(torch.uint8)
-    return frame
+    return sealing.sealed(frame)
 
 
 def test_hostile_headers_with_a_right_checksum_end_in_a_named_error():

@@ -105,7 +105,7 @@ def all_gather(
     message, shape = compose(x, scheme)
 
     def job(channel: Channel, key: Key) -> Stages[list[Any]]:
-        call = _call(channel, key, checksum, correlate)
+        call = Call.among_all(channel, key, checked=checksum, correlate=correlate)
         _, frames = yield from gather_frames(call, message)
         decoded = [zeros(message.layout, message.device) for _ in frames]
         with channel.timed("decode"):
@@ -138,7 +138,7 @@ def reduce_scatter(
     message, shape = compose(x, scheme)
 
     def job(channel: Channel, key: Key) -> Stages[Any]:
-        mean = yield from shard_mean(_call(channel, key, checksum, correlate), message)
+        mean = yield from shard_mean(Call.among_all(channel, key, checked=checksum, correlate=correlate), message)
         own = [share[channel.rank] for share in _by_segment(message.layout, channel.world_size)]
         layout = tuple(
             Segment(shape=(part.stop - part.start,), dtype=segment.dtype, scheme=segment.scheme, name=segment.name)
@@ -164,18 +164,6 @@ def _by_segment(layout: Layout, ranks: int) -> list[list[slice]]:
         for piece in shard.pieces:
             found[piece.segment][rank] = slice(piece.start, piece.stop)
     return found
-
-
-def _call(channel: Channel, key: Key, checked: bool, correlate: bool) -> Call:
-    channel.count(calls=1)
-    return Call(
-        channel=channel,
-        link=channel.link,
-        ranks=range(channel.world_size),
-        key=key.replace(rank=channel.rank),
-        checked=checked,
-        correlate=correlate,
-    )
 
 
 def _restore(flat: Tensor, layout: Layout, shape: int) -> Tensor | list[Tensor] | dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,13 @@ class Call:
     feedback: Feedback | None = None
     checked: bool = True
     correlate: bool = False
+
+    @classmethod
+    def among_all(cls, channel: Channel, key: Key, **options: Any) -> Call:
+        """Count a call between all ranks of a channel; options as the fields."""
+        channel.count(calls=1)
+        ranks = range(channel.world_size)
+        return cls(channel=channel, link=channel.link, ranks=ranks, key=key.replace(rank=channel.rank), **options)
 
     @property
     def index(self) -> int:

@@ -82,17 +82,7 @@ def mean_of_frames(
         ChannelError: a rank is gone.
     """
     chosen = check_algorithm(algorithm, second_leg, channel.world_size)
-    call = Call(
-        channel=channel,
-        link=channel.link,
-        ranks=range(channel.world_size),
-        key=key.replace(rank=channel.rank),
-        observer=observer,
-        feedback=feedback,
-        checked=checked,
-        correlate=correlate,
-    )
-    channel.count(calls=1)
+    call = Call.among_all(channel, key, observer=observer, feedback=feedback, checked=checked, correlate=correlate)
     if chosen == "hierarchical":
         return (yield from node_mean(call, message, lambda leaders, mean: _mean(leaders, mean, "auto", second_leg)))
     return (yield from _mean(call, message, chosen, second_leg))

@@ -14,7 +14,7 @@ from thinwire.kernels import pack, packed_bytes, rotate, rotate_back, unpack
 from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR, dequantize_normal, levels_of, quantize_normal
 from thinwire.schemes.base import Plan, Scheme, check_integer
 from thinwire.schemes.group import Group
-from thinwire.schemes.rotation import Cut, block_errors, cut, rows_of, unbiased_scales
+from thinwire.schemes.rotation import Cut, cut
 from thinwire.types import Key, Message, Traits
 
 __all__ = ["DRIVE", "EDEN"]
@@ -44,7 +44,7 @@ class _OneRotation(Scheme):
         return {"scales": 4 * len(blocks.table), "codes": packed_bytes(blocks.coordinates, self.level_count)}
 
     def _rows(self, blocks: Cut) -> Tensor:
-        return rows_of(blocks.counts, torch.full_like(blocks.counts, self.level_count))
+        return _rows_of(blocks.counts, torch.full_like(blocks.counts, self.level_count))
 
     def plan(self, message: Message, group: Group) -> Plan | None:
         return None
@@ -105,10 +105,10 @@ class EDEN(_OneRotation):
         return 1 << self.bits
 
     def _scales(self, sizes: Tensor, counts: Tensor, products: Tensor) -> Tensor:
-        return unbiased_scales(sizes, counts, products)
+        return _unbiased_scales(sizes, counts, products)
 
     def squared_error(self, message: Message, group: Group) -> float:
-        energies, kept = block_errors(message, cut(group, self.block_size, message.device))
+        energies, kept = _block_errors(message, cut(group, self.block_size, message.device))
         error = MEAN_SQUARED_ERROR[self.level_count]
         return float((energies * kept).sum()) * error / (1 - error)
 
@@ -142,7 +142,45 @@ class DRIVE(_OneRotation):
         return sizes * (products / (counts.to(torch.float32) * level * level))
 
     def squared_error(self, message: Message, group: Group) -> float:
-        energies, kept = block_errors(message, cut(group, self.block_size, message.device))
+        energies, kept = _block_errors(message, cut(group, self.block_size, message.device))
         error = MEAN_SQUARED_ERROR[2]
         along, across = error**2, error * (1 - error)  # what is decoded is shorter than the block, and beside it
         return float((energies * (along + kept * across)).sum())
+
+
+def _rows_of(counts: Tensor, levels: Tensor) -> Tensor:
+    """Rows for quantize_normal, int64 `[blocks, 4]`: codes in the order of blocks.
+
+    Args:
+        counts: coordinates of each block, int64 `[blocks]`.
+        levels: of each block, int64 `[blocks]`.
+    """
+    first = torch.cumsum(counts, 0) - counts
+    return torch.stack([first, counts, first, levels], dim=1)
+
+
+def _unbiased_scales(sizes: Tensor, counts: Tensor, products: Tensor) -> Tensor:
+    """What decoded blocks are multiplied by, float32 `[blocks]`: |x|^2 / <R x, Q(R x)>, so that <x, decoded> = |x|^2.
+
+    Over uniform rotations the mean of what is decoded is then x itself (Vargaftik et al. 2022, Theorem 2.1).
+
+    Args:
+        sizes: the root of each block's mean square, as rotate returns it.
+        counts: coordinates of each block.
+        products: each block's sum of z Q(z), z of unit mean square.
+    """
+    scales = sizes * (counts.to(torch.float32) / products)
+    return torch.where(sizes == 0, sizes, scales)
+
+
+def _block_errors(message: Message, blocks: Cut) -> tuple[Tensor, Tensor]:
+    """Each block's sum of squares, NaN where a value is not finite, and how much of it errors keep across it.
+
+    An error at right angles to the block, as rotation makes it, is spread evenly over coordinates: the part in those
+    that were filled up is left behind.
+
+    Returns:
+        float64 `[blocks]`, twice.
+    """
+    sizes = rotate(message.flat, blocks.table, torch.zeros_like(blocks.owner), 0)[1]
+    return sizes.to(torch.float64) ** 2 * blocks.counts, blocks.table[:, 1] / blocks.counts

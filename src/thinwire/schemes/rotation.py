@@ -1,4 +1,4 @@
-"""What methods share that rotate blocks before they round: sizes, rows, and the scale that takes most bias away."""
+"""How segments are cut into blocks that are rotated."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import functools
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
-from thinwire.kernels import coordinates, rotate
+from thinwire.kernels import coordinates
 from thinwire.schemes.group import Group
-from thinwire.types import Message
 
-__all__ = ["Cut", "block_errors", "cut", "rows_of", "unbiased_scales"]
+__all__ = ["Cut", "cut"]
 
 _SHORTEST = 32
 
@@ -54,41 +52,3 @@ def _lengths(count: int, block_size: int) -> Iterator[tuple[int, int]]:
         length = rest if power == _SHORTEST or 4 * rest >= 3 * power else power // 2
         yield position, length
         position, rest = position + length, rest - length
-
-
-def rows_of(counts: Tensor, levels: Tensor) -> Tensor:
-    """Rows for quantize_normal, int64 `[blocks, 4]`: codes in the order of blocks.
-
-    Args:
-        counts: coordinates of each block, int64 `[blocks]`.
-        levels: of each block, int64 `[blocks]`.
-    """
-    first = torch.cumsum(counts, 0) - counts
-    return torch.stack([first, counts, first, levels], dim=1)
-
-
-def unbiased_scales(sizes: Tensor, counts: Tensor, products: Tensor) -> Tensor:
-    """What decoded blocks are multiplied by, float32 `[blocks]`: |x|^2 / <R x, Q(R x)>, so that <x, decoded> = |x|^2.
-
-    Over uniform rotations the mean of what is decoded is then x itself (Vargaftik et al. 2022, Theorem 2.1).
-
-    Args:
-        sizes: the root of each block's mean square, as rotate returns it.
-        counts: coordinates of each block.
-        products: each block's sum of z Q(z), z of unit mean square.
-    """
-    scales = sizes * (counts.to(torch.float32) / products)
-    return torch.where(sizes == 0, sizes, scales)
-
-
-def block_errors(message: Message, blocks: Cut) -> tuple[Tensor, Tensor]:
-    """Each block's sum of squares, NaN where a value is not finite, and how much of it errors keep across it.
-
-    An error at right angles to the block, as rotation makes it, is spread evenly over coordinates: the part in those
-    that were filled up is left behind.
-
-    Returns:
-        float64 `[blocks]`, twice.
-    """
-    sizes = rotate(message.flat, blocks.table, torch.zeros_like(blocks.owner), 0)[1]
-    return sizes.to(torch.float64) ** 2 * blocks.counts, blocks.table[:, 1] / blocks.counts

@@ -15,9 +15,10 @@ from thinwire.kernels.entropy.cpu import (
     ended,
     finish,
     flat_tables,
+    put_plain_run,
     row_and_low_bits,
 )
-from thinwire.kernels.entropy.reference import FIRST_CLASS, LANES, RUN, SCALED, STATE_LEAST, ZEROS
+from thinwire.kernels.entropy.reference import FIRST_CLASS, LANES, RUN, SCALED, STATE_LEAST
 from thinwire.kernels.machine import load, store
 from thinwire.kernels.pool import for_ranges
 from thinwire.kernels.table import LENGTH, START
@@ -162,9 +163,7 @@ def _put_runs(codes, table, steps, distances, classes, first, stop, total, add):
         if classes[run] >= SCALED:
             _put_run(codes, at, start, count, steps[run], distances, total, add)
         else:
-            value = total.dtype.type(0.0 if classes[run] == ZEROS else np.nan)
-            for j in range(start, start + count):
-                total[j] = total[j] + value if add else value
+            put_plain_run(classes[run], start, count, total, add)
         at += count
 
 

@@ -17,6 +17,7 @@ from thinwire.kernels.entropy.cpu import (
     ended,
     finish,
     flat_tables,
+    put_plain_run,
     row_and_low_bits,
 )
 from thinwire.kernels.entropy.reference import (
@@ -228,12 +229,6 @@ def _put_run(codes, bits, begin, start, count, step, total, add):
         store(total, start + j, (load(total, start + j) + value) if add else value)
 
 
-@njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
-def _put_constant(value, start, count, total, add):
-    for j in range(count):
-        total[start + j] = total[start + j] + value if add else value
-
-
 @njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
 def _put_runs(codes, bits, table, steps, classes, first, stop, total, add):
     """Write, or add, the values of runs first .. stop - 1, whose codes lie back to back."""
@@ -243,7 +238,7 @@ def _put_runs(codes, bits, table, steps, classes, first, stop, total, add):
         if classes[run] >= SCALED:
             _put_run(codes, bits, at, start, count, steps[run], total, add)
         else:
-            _put_constant(0.0 if classes[run] == ZEROS else np.nan, start, count, total, add)
+            put_plain_run(classes[run], start, count, total, add)
         at += count
 
 

@@ -21,6 +21,7 @@ from thinwire.kernels.entropy.reference import (
     RUN,
     SCALED,
     STATE_LEAST,
+    ZEROS,
 )
 from thinwire.kernels.machine import load, store
 from thinwire.kernels.pool import for_ranges
@@ -35,6 +36,7 @@ __all__ = [
     "ended",
     "finish",
     "flat_tables",
+    "put_plain_run",
     "row_and_low_bits",
 ]
 
@@ -344,6 +346,14 @@ def _decode_row(phases, begin, row, bounds, boundary, low, span, log_phases, sta
         outside |= _U(edge - low) >= span
         store(codes, begin + lane, np.int32(begins >> log_phases))
     return at, not outside
+
+
+@njit(forceinline=True, _nrt=False, nogil=True, cache=True, error_model="numpy")
+def put_plain_run(class_, start, count, total, add):
+    """Write, or add, the values of a run without codes: zeros, or NaN."""
+    value = total.dtype.type(0.0 if class_ == ZEROS else np.nan)
+    for j in range(start, start + count):
+        total[j] = total[j] + value if add else value
 
 
 @njit(inline="always")

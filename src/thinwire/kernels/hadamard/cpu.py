@@ -5,7 +5,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from thinwire.kernels.hadamard.reference import LANES, SHORTEST, root
+from thinwire.kernels.hadamard.reference import LANES, SHORTEST, coordinates, root
 from thinwire.kernels.hadamard.vectors import add_products, cross2, cross4, finish32, finish64, flip_run
 from thinwire.kernels.machine import load, store
 from thinwire.kernels.pool import for_ranges
@@ -158,9 +158,8 @@ _POWERS = np.ldexp(np.float32(1), np.arange(-127, 128)).astype(np.float32)
 
 def _shapes(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """By block: its coordinates, their root, and the first of them."""
-    exponents = np.frexp(np.maximum(table[:, LENGTH].numpy(), SHORTEST) - 1.0)[1]
-    counts = np.left_shift(1, exponents, dtype=np.int64)
-    return counts, _ROOTS[exponents], np.cumsum(counts) - counts
+    counts = coordinates(table).numpy()
+    return counts, _ROOTS[np.log2(counts).astype(np.int64)], np.cumsum(counts) - counts
 
 
 def rotate(values: Tensor, table: Tensor, keys: Tensor, rounds: int) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,10 @@ LANES = 32
 
 def coordinates(table: Tensor) -> Tensor:
     """How many coordinates each block is rotated to: the next power of two, at least 32; int64 `[blocks]`."""
-    below = (table[:, LENGTH].clamp(min=SHORTEST) - 1).to(torch.float64)
-    return torch.ones_like(table[:, LENGTH]) << torch.frexp(below).exponent
+    below = table[:, LENGTH].clamp(min=SHORTEST) - 1
+    for shift in (1, 2, 4, 8, 16, 32):  # set all bits under the first
+        below = below | (below >> shift)
+    return below + 1
 
 
 def root(count: int) -> float:
