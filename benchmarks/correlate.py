@@ -15,13 +15,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from thinwire.lab import data
-from thinwire.lab.config import RunConfig
-from thinwire.lab.data import DATASETS
-from thinwire.lab.dataset import batches
-from thinwire.lab.models import build
+from benchmarks.batches import gradients
 from thinwire.schemes import Scheme, from_spec
 from thinwire.types import Key
 from thinwire.wire import accumulate, compose, encode
@@ -29,26 +24,6 @@ from thinwire.wire import accumulate, compose, encode
 RANKS = (2, 8, 32)
 SEEDS = 3
 METHODS = "terngrad-noclip,orq-3,qsgd-5,minmax-4,linear-9,orq-9,optimal-9,dithered-2,rotated-2"
-
-
-def gradients(folder: Path) -> list[Tensor]:
-    """One flat gradient a rank, float32, of the parameters that a run compresses."""
-    kept = torch.load(folder / "checkpoint.pt", weights_only=True)
-    config = RunConfig(**kept["config"])
-    kind = DATASETS[config.data]
-    model, examples = build(config.model, seed=config.seed, **kind.shape), data.load(config.data, config.data_root)
-    model.load_state_dict(kept["model"])
-    own = max(1, config.batch_size // config.workers)
-    found = []
-    for rank in range(RANKS[-1]):
-        inputs, labels = next(
-            batches(examples, kind, batch_size=own * RANKS[-1], rank=rank, world_size=RANKS[-1], seed=1, epoch=0)
-        )
-        model.zero_grad()
-        functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten()).backward()
-        large = [p.grad.flatten() for p in model.parameters() if p.grad is not None and p.numel() >= config.min_values]
-        found.append(torch.cat(large))
-    return found
 
 
 def squared_error(xs: Sequence[Tensor], scheme: Scheme, seed: int, correlate: bool) -> float:
@@ -66,7 +41,10 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--methods", default=METHODS)
     args = parser.parse_args()
-    found = {folder.name: gradients(folder) for folder in args.runs}
+    found = {}
+    for folder in args.runs:
+        ranks = gradients(folder, RANKS[-1])
+        found[folder.name] = [torch.cat([gradient.flatten() for gradient in rank.values()]) for rank in ranks]
     found["equal"] = [next(iter(found.values()))[0]] * RANKS[-1]
     print("| Method |", " | ".join(f"{name}, n = {n}" for name in found for n in RANKS), "|")
     print("| --- |", " | ".join("--:" for _ in range(len(found) * len(RANKS))), "|")
