@@ -13,6 +13,7 @@ from torch import Tensor
 
 from thinwire.errors import MalformedFrameError
 from thinwire.kernels import pack, packed_bytes, rotate, rotate_back, unpack
+from thinwire.kernels.dither import run_energies
 from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR, dequantize_normal, quantize_normal
 from thinwire.schemes.base import Plan
 from thinwire.schemes.budget import WEIGHT_OCTAVE, BudgetScheme, half_log2, segment_levels
@@ -78,7 +79,7 @@ class _Sent:
 
     def rows(self, blocks: Cut) -> Tensor:
         """For quantize_normal: codes by level count, in the order of blocks."""
-        order = np.argsort(self.which, kind="stable")
+        order = np.argsort(self.which.astype(np.uint8), kind="stable")  # by radix
         counts, place = self.counts[order], np.empty_like(self.counts)
         place[order] = np.cumsum(counts) - counts
         first = torch.cumsum(blocks.counts, 0) - blocks.counts
@@ -133,15 +134,16 @@ class Rotated(BudgetScheme):
 
     def plan(self, message: Message, group: Group) -> Plan | None:
         blocks = cut(group, _BLOCK, message.device)
-        exact = rotate(message.flat, blocks.table, torch.zeros_like(blocks.owner), 0)[1].cpu().numpy().astype(float)
-        finite, coordinates = ~np.isnan(exact), blocks.counts.cpu().numpy()
-        squares = np.where(finite, exact, 0.0) ** 2
+        energies = run_energies(message.flat, blocks.table)[:, 0].cpu().numpy()
+        coordinates = blocks.counts.cpu().numpy()
+        finite, exact = ~np.isnan(energies), np.sqrt(energies / coordinates)
+        squares = np.where(finite, energies, 0.0)
         loud = squares > 0
-        logs = np.rint(_SIZE_OCTAVE * half_log2(np.where(loud, squares, 1.0))).astype(np.int64) + _NO_LOG
+        logs = np.rint(_SIZE_OCTAVE * half_log2(np.where(loud, squares / coordinates, 1.0))).astype(np.int64) + _NO_LOG
         sizes = np.where(finite, np.where(loud, np.maximum(logs, _ZERO), _ZERO), _NOT_FINITE)
         owner = blocks.owner.cpu().numpy()
         values = blocks.table[:, 1].cpu().numpy() * finite
-        levels = segment_levels(owner, squares * coordinates, values, len(group.places))
+        levels = segment_levels(owner, squares, values, len(group.places))
         weights = self.weights(message, group, levels)
         price = _price(sizes, weights[owner], coordinates, self.part_bytes(group)["codes"])
         return _RotatedPlan(sizes=sizes, exact=exact, weights=weights, price=price)
@@ -230,8 +232,8 @@ def _price(sizes: np.ndarray, weights: np.ndarray, coordinates: np.ndarray, most
         return 0
     relative = (sizes - 2 * weights.astype(np.int64))[alive]
     low, high = int(relative.min()) - int(_MORE[-1]), int(relative.max()) - _FULL + 8 * _SIZE_OCTAVE
-    kinds, times = np.unique(2 * _BLOCK * relative + coordinates[alive], return_counts=True)
-    relative, coordinates = np.divmod(kinds, 2 * _BLOCK)
+    kinds, times = np.unique((2 * _BLOCK * relative + coordinates[alive]).astype(np.int32), return_counts=True)
+    relative, coordinates = np.divmod(kinds.astype(np.int64), 2 * _BLOCK)
     while low < high:
         price = (low + high) // 2
         sent = _Sent(relative - price, np.ones(len(times), bool), coordinates)
