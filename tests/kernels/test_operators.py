@@ -48,6 +48,11 @@ def cases():
         "rotate_back": (ops.rotate_back, (rotated, norms, aligned, keys[:2], 2, torch.zeros(300), True)),
         "quantize_normal": (ops.quantize_normal, (rotated, few)),
         "dequantize_normal": (ops.dequantize_normal, (normal, few, 300)),
+        "quantize_rotated": (ops.quantize_rotated, (values, aligned, keys[:2], 2, few)),
+        "dequantize_rotated": (
+            ops.dequantize_rotated,
+            (normal, few, norms, aligned, keys[:2], 2, torch.zeros(300), True),
+        ),
         "pack": (ops.pack, (codes, 5)),
         "unpack": (ops.unpack, (packed, 5, 300)),
         "run_energies": (ops.run_energies, (values, runs)),

@@ -9,6 +9,7 @@ from thinwire.kernels.narrow import round_to_bfloat16
 from thinwire.kernels.pack import digit_layout, pack, packed_bytes, unpack
 from thinwire.kernels.pool import set_threads, threads
 from thinwire.kernels.random import random_bits, stream_keys
+from thinwire.kernels.rotation import dequantize_rotated, quantize_rotated
 from thinwire.kernels.round import dequantize, quantize
 from thinwire.kernels.solve import (
     solve_clipped_pair,
@@ -31,11 +32,13 @@ __all__ = [
     "coordinates",
     "dequantize",
     "dequantize_normal",
+    "dequantize_rotated",
     "digit_layout",
     "pack",
     "packed_bytes",
     "quantize",
     "quantize_normal",
+    "quantize_rotated",
     "random_bits",
     "rotate",
     "rotate_back",

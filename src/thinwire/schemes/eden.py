@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import SchemeError
-from thinwire.kernels import pack, packed_bytes, rotate, rotate_back, unpack
-from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR, dequantize_normal, levels_of, quantize_normal
+from thinwire.kernels import dequantize_rotated, pack, packed_bytes, quantize_rotated, rotate, unpack
+from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR, levels_of
 from thinwire.schemes.base import Plan, Scheme, check_integer
 from thinwire.schemes.group import Group
 from thinwire.schemes.rotation import Cut, cut
@@ -52,16 +52,14 @@ class _OneRotation(Scheme):
     def encode(self, message: Message, group: Group, plan: Plan | None, key: Key) -> list[Tensor]:
         blocks = cut(group, self.block_size, message.device)
         keys = group.place_keys(key, message.device)[blocks.owner]
-        rotated, sizes = rotate(message.flat, blocks.table, keys, 1)
-        codes, products = quantize_normal(rotated, self._rows(blocks))
+        codes, products, sizes = quantize_rotated(message.flat, blocks.table, keys, 1, self._rows(blocks))
         return [self._scales(sizes, blocks.counts, products), pack(codes, self.level_count)]
 
     def decode(self, parts: list[Tensor], group: Group, key: Key, total: Tensor, add: bool) -> None:
         blocks = cut(group, self.block_size, total.device)
         codes = unpack(parts[1], self.level_count, blocks.coordinates)
-        rotated = dequantize_normal(codes, self._rows(blocks), blocks.coordinates)
         keys = group.place_keys(key, total.device)[blocks.owner]
-        rotate_back(rotated, parts[0].view(torch.float32), blocks.table, keys, 1, total, add)
+        dequantize_rotated(codes, self._rows(blocks), parts[0].view(torch.float32), blocks.table, keys, 1, total, add)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +147,7 @@ class DRIVE(_OneRotation):
 
 
 def _rows_of(counts: Tensor, levels: Tensor) -> Tensor:
-    """Rows for quantize_normal, int64 `[blocks, 4]`: codes in the order of blocks.
+    """Rows for quantize_rotated, int64 `[blocks, 4]`: codes in the order of blocks.
 
     Args:
         counts: coordinates of each block, int64 `[blocks]`.

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import MalformedFrameError
-from thinwire.kernels import pack, packed_bytes, rotate, rotate_back, unpack
+from thinwire.kernels import dequantize_rotated, pack, packed_bytes, quantize_rotated, unpack
 from thinwire.kernels.dither import run_energies
-from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR, dequantize_normal, quantize_normal
+from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR
 from thinwire.schemes.base import Plan
 from thinwire.schemes.budget import WEIGHT_OCTAVE, BudgetScheme, half_log2, segment_levels
 from thinwire.schemes.grid import OCTAVE, powers
@@ -78,7 +78,7 @@ class _Sent:
         return list(zip(np.bincount(self.which, counts, len(_LEVELS)).astype(int).tolist(), _LEVELS.tolist()))
 
     def rows(self, blocks: Cut) -> Tensor:
-        """For quantize_normal: codes by level count, in the order of blocks."""
+        """For quantize_rotated: codes by level count, in the order of blocks."""
         order = np.argsort(self.which.astype(np.uint8), kind="stable")  # by radix
         counts, place = self.counts[order], np.empty_like(self.counts)
         place[order] = np.cumsum(counts) - counts
@@ -155,8 +155,7 @@ class Rotated(BudgetScheme):
         blocks = cut(group, _BLOCK, message.device)
         sent = _sent(plan.sizes, plan.weights, plan.price, blocks)
         keys = group.place_keys(key, message.device)[blocks.owner]
-        rotated, _ = rotate(message.flat, blocks.table, keys, _ROUNDS)
-        codes, _ = quantize_normal(rotated, sent.rows(blocks))
+        codes, _, _ = quantize_rotated(message.flat, blocks.table, keys, _ROUNDS, sent.rows(blocks))
         split = codes.split([count for count, _ in sent.totals()])
         packed = [pack(own, levels) for own, levels in zip(split, _LEVELS.tolist()) if own.numel()]
         head = _HEAD.pack(plan.price) + self.weights_to_send(plan.weights) + plan.sizes.astype("<u2").tobytes()
@@ -181,10 +180,9 @@ class Rotated(BudgetScheme):
             stop = start + packed_bytes(count, levels)
             codes.append(unpack(parts[1][start:stop], levels, count))
             start = stop
-        rotated = dequantize_normal(torch.cat(codes), sent.rows(blocks), blocks.coordinates)
         scales = torch.from_numpy(_scales(sizes, sent, blocks)).to(total.device)
         keys = group.place_keys(key, total.device)[blocks.owner]
-        rotate_back(rotated, scales, blocks.table, keys, _ROUNDS, total, add)
+        dequantize_rotated(torch.cat(codes), sent.rows(blocks), scales, blocks.table, keys, _ROUNDS, total, add)
 
     def squared_error(self, message: Message, group: Group) -> float:
         if not group.values:

@@ -15,7 +15,7 @@ from thinwire.kernels.hadamard.vectors import add_products
 from thinwire.kernels.machine import load, store
 from thinwire.kernels.pool import for_ranges
 
-__all__ = ["dequantize_normal", "quantize_normal"]
+__all__ = ["dequantize_normal", "dequantize_rows", "quantize_normal", "quantize_rows", "tables"]
 
 _RUN = 256
 _AT_ONCE = 4
@@ -23,7 +23,7 @@ _SMALLEST = 1 << 15  # values worth a thread
 
 
 @functools.cache
-def _tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where each level count's numbers start, its levels, and its midpoints filled up with infinity."""
     starts = np.zeros(257, np.int64)
     size = 0
@@ -63,14 +63,15 @@ def _narrow(wide, count, codes, to):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _quantize(x, table, starts, levels, midpoints, codes, products, first, stop):
+def quantize_rows(x, base, table, starts, levels, midpoints, codes, products, first, stop):
+    """`x` begins with coordinate `base`."""
     wide, found = np.empty(_RUN, np.int32), np.empty(_RUN, np.float32)
     own, lanes = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     for r in range(first, stop):
         s = table[r, LEVELS]
         lanes[:] = 0
         for done in range(0, table[r, LENGTH], _RUN):
-            at, n = table[r, FIRST] + done, min(_RUN, table[r, LENGTH] - done)
+            at, n = table[r, FIRST] - base + done, min(_RUN, table[r, LENGTH] - done)
             _count_below(x, at, n, midpoints, starts[s], s, wide)
             _look_up(wide, n, levels, starts[s], found)
             _narrow(wide, n, codes, table[r, PLACE] + done)
@@ -86,9 +87,10 @@ def _quantize(x, table, starts, levels, midpoints, codes, products, first, stop)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _dequantize(codes, table, starts, levels, x, first, stop):
+def dequantize_rows(codes, table, starts, levels, x, base, first, stop):
+    """`x` begins with coordinate `base`."""
     for r in range(first, stop):
-        start, place, to = starts[table[r, LEVELS]], table[r, PLACE], table[r, FIRST]
+        start, place, to = starts[table[r, LEVELS]], table[r, PLACE], table[r, FIRST] - base
         for j in range(table[r, LENGTH]):
             store(x, to + j, load(levels, start + np.int64(load(codes, place + j))))
 
@@ -97,14 +99,14 @@ def quantize_normal(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     values, rows = x.numpy(), table.numpy()
     codes, products = np.empty(int(rows[:, LENGTH].sum()), np.uint8), np.empty(len(rows), np.float32)
     smallest = max(1, _SMALLEST * len(rows) // max(len(codes), 1))
-    for_ranges(len(rows), smallest, lambda a, b: _quantize(values, rows, *_tables(), codes, products, a, b))
+    for_ranges(len(rows), smallest, lambda a, b: quantize_rows(values, 0, rows, *tables(), codes, products, a, b))
     return torch.from_numpy(codes), torch.from_numpy(products)
 
 
 def dequantize_normal(codes: Tensor, table: Tensor, count: int) -> Tensor:
     source, rows = codes.numpy(), table.numpy()
     x = np.zeros(count, np.float32)
-    starts, levels, _ = _tables()
+    starts, levels, _ = tables()
     smallest = max(1, _SMALLEST * len(rows) // max(len(source), 1))
-    for_ranges(len(rows), smallest, lambda a, b: _dequantize(source, rows, starts, levels, x, a, b))
+    for_ranges(len(rows), smallest, lambda a, b: dequantize_rows(source, rows, starts, levels, x, 0, a, b))
     return torch.from_numpy(x)

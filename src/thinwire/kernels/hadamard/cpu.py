@@ -12,7 +12,9 @@ from thinwire.kernels.pool import for_ranges
 from thinwire.kernels.random.cpu import mix, split
 from thinwire.kernels.table import LENGTH, POSITION, START
 
-__all__ = ["fold", "rotate", "rotate_back"]
+__all__ = [
+    "POWERS", "blocks_worth_a_thread", "fold", "rotate", "rotate_back", "rotate_blocks", "rotate_blocks_back", "shapes",
+]  # fmt: skip
 
 _RUN = 256
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -103,8 +105,8 @@ def _copy(source, start, count, x, to):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _rotate(words, table, keys, rounds, powers, counts, roots, first, rotated, sizes, begin, end):
-    """`powers[k]` is 2^(k - 127)."""
+def rotate_blocks(words, table, keys, rounds, powers, counts, roots, first, base, rotated, sizes, begin, end):
+    """`powers[k]` is 2^(k - 127); `rotated` begins with coordinate `base`."""
     room = counts[begin:end].max() + _RUN
     x, lanes, hashes = np.empty(room, np.float32), np.empty(LANES, np.float32), np.empty(8, np.uint32)
     bits = x.view(np.uint32)
@@ -122,7 +124,7 @@ def _rotate(words, table, keys, rounds, powers, counts, roots, first, rotated, s
             for turn in range(rounds):
                 _flip(bits, count, table[b, POSITION], keys[b], turn, hashes)
                 _transform(x, count, factor)
-        _copy(x, 0, count, rotated, first[b])
+        _copy(x, 0, count, rotated, first[b] - base)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -136,7 +138,8 @@ def _put(x, scale, start, length, total, add):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _rotate_back(rotated, scales, table, keys, rounds, counts, roots, first, total, add, begin, end):
+def rotate_blocks_back(rotated, base, scales, table, keys, rounds, counts, roots, first, total, add, begin, end):
+    """`rotated` begins with coordinate `base`."""
     room = counts[begin:end].max() + _RUN
     x, hashes = np.empty(room, np.float32), np.empty(8, np.uint32)
     bits = x.view(np.uint32)
@@ -145,7 +148,7 @@ def _rotate_back(rotated, scales, table, keys, rounds, counts, roots, first, tot
         if scales[b] == 0:
             x[:count] = 0
         else:
-            _copy(rotated, first[b], count, x, 0)
+            _copy(rotated, first[b] - base, count, x, 0)
             for turn in range(rounds - 1, -1, -1):
                 _transform(x, count, factor)
                 _flip(bits, count, table[b, POSITION], keys[b], turn, hashes)
@@ -153,10 +156,10 @@ def _rotate_back(rotated, scales, table, keys, rounds, counts, roots, first, tot
 
 
 _ROOTS = np.array([root(1 << exponent) for exponent in range(63)], np.float32)
-_POWERS = np.ldexp(np.float32(1), np.arange(-127, 128)).astype(np.float32)
+POWERS = np.ldexp(np.float32(1), np.arange(-127, 128)).astype(np.float32)
 
 
-def _shapes(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def shapes(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """By block: its coordinates, their root, and the first of them."""
     counts = coordinates(table).numpy()
     return counts, _ROOTS[np.log2(counts).astype(np.int64)], np.cumsum(counts) - counts
@@ -164,25 +167,26 @@ def _shapes(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def rotate(values: Tensor, table: Tensor, keys: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
     words, cuts, streams = values.contiguous().numpy().view(np.uint32), table.numpy(), keys.numpy()
-    counts, roots, first = _shapes(table)
+    counts, roots, first = shapes(table)
     rotated, sizes = np.empty(int(counts.sum()), np.float32), np.empty(len(cuts), np.float32)
-    run = lambda a, b: _rotate(words, cuts, streams, rounds, _POWERS, counts, roots, first, rotated, sizes, a, b)  # noqa: E731
-    for_ranges(len(cuts), _smallest(len(rotated), len(cuts)), run)
+    run = lambda a, b: rotate_blocks(  # noqa: E731
+        words, cuts, streams, rounds, POWERS, counts, roots, first, 0, rotated, sizes, a, b
+    )
+    for_ranges(len(cuts), blocks_worth_a_thread(counts), run)
     return torch.from_numpy(rotated), torch.from_numpy(sizes)
 
 
-def _smallest(values: int, blocks: int) -> int:
-    """Blocks worth a thread."""
-    return max(1, _SMALLEST * blocks // max(values, SHORTEST))
+def blocks_worth_a_thread(counts: np.ndarray) -> int:
+    return max(1, _SMALLEST * len(counts) // max(int(counts.sum()), SHORTEST))
 
 
 def rotate_back(
     rotated: Tensor, scales: Tensor, table: Tensor, keys: Tensor, rounds: int, total: Tensor, add: bool
 ) -> None:
     source, factors, cuts, streams = rotated.numpy(), scales.numpy(), table.numpy(), keys.numpy()
-    counts, roots, first = _shapes(table)
+    counts, roots, first = shapes(table)
     out = total.numpy()
-    run = lambda a, b: _rotate_back(  # noqa: E731
-        source, factors, cuts, streams, rounds, counts, roots, first, out, add, a, b
+    run = lambda a, b: rotate_blocks_back(  # noqa: E731
+        source, 0, factors, cuts, streams, rounds, counts, roots, first, out, add, a, b
     )
-    for_ranges(len(cuts), _smallest(len(source), len(cuts)), run)
+    for_ranges(len(cuts), blocks_worth_a_thread(counts), run)
