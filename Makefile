@@ -35,7 +35,7 @@ fuzz: $(VENV)/installed
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-bounds-checked $(BIN)/python -m tests.kernels.fuzz_entropy
 
 # Hours. Each method of TRAINED on three seeds, a network trained by SGD and one by AdamW; what broke off goes on.
-TRAINED ?= fp32,dithered-2,rotated-2,eden-2,orq-3,terngrad,dithered-1,rotated-1,eden-1,deadzone-1+ef,signsgd+ef,bingrad-b+ef
+TRAINED ?= fp32,dithered-2,rotated-2,eden-2,orq-3,terngrad,dithered-1,rotated-1,eden-1,deadzone-1,deadzone-1+ef,signsgd+ef,bingrad-b+ef
 TRAINING = $(BIN)/thinwire compare --resume --methods $(TRAINED) --workers 4 --seeds 3 --captures 0
 
 training: $(VENV)/installed
