@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.kernels.data import both
 
-from thinwire import kernels
 from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR, levels_of
+from thinwire.kernels.gaussian.cpu import dequantize_rows, quantize_rows, tables
 from thinwire.kernels.gaussian.make_tables import LEVEL_COUNTS, solve
+from thinwire.kernels.gaussian.reference import dequantize_normal, quantize_normal
 
 every_count = pytest.mark.parametrize("count", LEVEL_COUNTS)
 
@@ -65,19 +65,31 @@ def rows(shapes: list[tuple[int, int]], seed: int) -> torch.Tensor:
     return torch.tensor(table, dtype=torch.int64).reshape(-1, 4)
 
 
+def by_kernel(x: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    codes, products = np.empty(int(table[:, 1].sum()), np.uint8), np.empty(len(table), np.float32)
+    quantize_rows(x.numpy(), 0, table.numpy(), *tables(), codes, products, 0, len(table))
+    return torch.from_numpy(codes), torch.from_numpy(products)
+
+
+def back_by_kernel(codes: torch.Tensor, table: torch.Tensor, count: int) -> torch.Tensor:
+    x, (starts, levels, _) = np.zeros(count, np.float32), tables()
+    dequantize_rows(codes.numpy(), table.numpy(), starts, levels, x, 0, 0, len(table))
+    return torch.from_numpy(x)
+
+
 SHAPES = [(256, s) for s in LEVEL_COUNTS] + [(n, 3) for n in (32, 33, 63, 64, 255, 257, 511, 1000)] + [(8192, 16)]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_rounding_and_back_on_both_backends(seed):
+def test_rounding_and_back_by_reference_and_kernel(seed):
     table = rows(SHAPES, seed)
     x = torch.randn(sum(n + 3 for n, _ in SHAPES), generator=torch.Generator().manual_seed(seed))
     x[::7] = 0.0
     x[::31] = levels_of(256)[200]
-    (codes, products), (by_cpu, sums) = both(kernels.quantize_normal, x, table)
+    (codes, products), (by_cpu, sums) = quantize_normal(x, table), by_kernel(x, table)
     assert torch.equal(codes, by_cpu)
     assert torch.equal(products, sums)
-    back, again = both(kernels.dequantize_normal, codes, table, len(x))
+    back, again = dequantize_normal(codes, table, len(x)), back_by_kernel(codes, table, len(x))
     assert torch.equal(back, again)
     for (first, count, place, s), product in zip(table.tolist(), products.tolist()):
         row, levels = x[first : first + count], levels_of(s)
@@ -87,11 +99,3 @@ def test_rounding_and_back_on_both_backends(seed):
         assert torch.allclose((row - decoded).abs(), (row - nearest).abs(), atol=1e-6)
         assert product == pytest.approx(float((row.double() * decoded).sum()), rel=1e-5, abs=1e-4)
         assert not back[first + count : first + count + 3].any()
-
-
-def test_no_rows():
-    table = rows([], 0)
-    for codes, products in both(kernels.quantize_normal, torch.randn(5), table):
-        assert len(codes) == len(products) == 0
-    for x in both(kernels.dequantize_normal, torch.zeros(0, dtype=torch.uint8), table, 5):
-        assert torch.equal(x, torch.zeros(5))

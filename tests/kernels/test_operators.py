@@ -21,7 +21,7 @@ def cases():
     codes = kernels.unpack(packed, 5, 300)
     aligned, few = cut([200, 100], 256), torch.tensor([[0, 200, 100, 5], [200, 100, 0, 16]])
     rotated, norms = kernels.rotate(values, aligned, keys[:2], 2)
-    normal, _ = kernels.quantize_normal(rotated, few)
+    normal, _, _ = kernels.quantize_rotated(values, aligned, keys[:2], 2, few)
     runs, tables, row_lengths = cut([200, 100], 256), book_tables(), mean_lengths(0)
     classes, steps = torch.full((2,), 34, dtype=torch.uint8), torch.ones(2, dtype=torch.float64)
     phases, counts = torch.zeros(300, dtype=torch.uint8), runs[:, 1]
@@ -46,8 +46,6 @@ def cases():
         "round_to_bfloat16": (ops.round_to_bfloat16, (values, 7)),
         "rotate": (ops.rotate, (values, aligned, keys[:2], 2)),
         "rotate_back": (ops.rotate_back, (rotated, norms, aligned, keys[:2], 2, torch.zeros(300), True)),
-        "quantize_normal": (ops.quantize_normal, (rotated, few)),
-        "dequantize_normal": (ops.dequantize_normal, (normal, few, 300)),
         "quantize_rotated": (ops.quantize_rotated, (values, aligned, keys[:2], 2, few)),
         "dequantize_rotated": (
             ops.dequantize_rotated,

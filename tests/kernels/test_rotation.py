@@ -7,6 +7,7 @@ from tests.kernels.data import cut, hostile_values
 
 from thinwire import kernels
 from thinwire.kernels.gaussian import MEAN_SQUARED_ERROR
+from thinwire.kernels.gaussian.reference import dequantize_normal, quantize_normal
 
 LEVELS = sorted(MEAN_SQUARED_ERROR)
 
@@ -38,7 +39,7 @@ CASES = {
 def test_equal_to_one_after_the_other(name, rounds):
     values, table, keys, rows = case(*CASES[name], seed=len(name))
     rotated, sizes = kernels.rotate(values, table, keys, rounds)
-    codes, products = kernels.quantize_normal(rotated, rows)
+    codes, products = quantize_normal(rotated, rows)
     for backend in ("reference", "cpu"):
         with kernels.backend(backend):
             for found, expected in zip(
@@ -48,9 +49,7 @@ def test_equal_to_one_after_the_other(name, rounds):
                 assert torch.equal(found.nan_to_num(7), expected.nan_to_num(7))
     for add in (False, True):
         expected = torch.linspace(-1, 1, len(values))
-        kernels.rotate_back(
-            kernels.dequantize_normal(codes, rows, len(rotated)), sizes, table, keys, rounds, expected, add
-        )
+        kernels.rotate_back(dequantize_normal(codes, rows, len(rotated)), sizes, table, keys, rounds, expected, add)
         for backend in ("reference", "cpu"):
             total = torch.linspace(-1, 1, len(values))
             with kernels.backend(backend):

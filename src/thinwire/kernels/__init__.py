@@ -3,7 +3,6 @@
 from thinwire.kernels.checksum import checksum
 from thinwire.kernels.compiling import announce_compilation
 from thinwire.kernels.dispatch import BACKENDS, backend
-from thinwire.kernels.gaussian import dequantize_normal, quantize_normal
 from thinwire.kernels.hadamard import coordinates, rotate, rotate_back
 from thinwire.kernels.narrow import round_to_bfloat16
 from thinwire.kernels.pack import digit_layout, pack, packed_bytes, unpack
@@ -31,13 +30,11 @@ __all__ = [
     "checksum",
     "coordinates",
     "dequantize",
-    "dequantize_normal",
     "dequantize_rotated",
     "digit_layout",
     "pack",
     "packed_bytes",
     "quantize",
-    "quantize_normal",
     "quantize_rotated",
     "random_bits",
     "rotate",

@@ -80,7 +80,8 @@ class DeadZone(CodedScheme):
     Raises:
         SchemeError: an option out of its range.
         MessageError (encode): a tensor that the mapping does not name.
-    Error: that of decoding; below the values' own energy.
+    Error: that of decoding; at most about the values' own energy, which is the error where all values become 0: of few
+        values, or values of one magnitude, at a bit or less. Error feedback owes ever more of these.
     Bits per value: as Dithered.
     References: entropy-constrained scalar quantization: Chou, Lookabaugh and Gray 1989; dead zones: Sullivan 1996.
     """

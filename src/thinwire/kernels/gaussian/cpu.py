@@ -3,9 +3,7 @@
 import functools
 
 import numpy as np
-import torch
 from numba import njit
-from torch import Tensor
 
 from thinwire.kernels.gaussian.reference import FIRST, LENGTH, LEVELS, PLACE, levels_of, midpoints_of
 from thinwire.kernels.gaussian.tables import POSITIVE_LEVELS
@@ -13,13 +11,11 @@ from thinwire.kernels.hadamard.cpu import fold
 from thinwire.kernels.hadamard.reference import LANES
 from thinwire.kernels.hadamard.vectors import add_products
 from thinwire.kernels.machine import load, store
-from thinwire.kernels.pool import for_ranges
 
-__all__ = ["dequantize_normal", "dequantize_rows", "quantize_normal", "quantize_rows", "tables"]
+__all__ = ["dequantize_rows", "quantize_rows", "tables"]
 
 _RUN = 256
 _AT_ONCE = 4
-_SMALLEST = 1 << 15  # values worth a thread
 
 
 @functools.cache
@@ -64,7 +60,7 @@ def _narrow(wide, count, codes, to):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def quantize_rows(x, base, table, starts, levels, midpoints, codes, products, first, stop):
-    """`x` begins with coordinate `base`."""
+    """As quantize_normal in reference.py, for some rows; `x` begins with coordinate `base`."""
     wide, found = np.empty(_RUN, np.int32), np.empty(_RUN, np.float32)
     own, lanes = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
     for r in range(first, stop):
@@ -88,25 +84,8 @@ def quantize_rows(x, base, table, starts, levels, midpoints, codes, products, fi
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def dequantize_rows(codes, table, starts, levels, x, base, first, stop):
-    """`x` begins with coordinate `base`."""
+    """As dequantize_normal in reference.py, for some rows; `x` begins with coordinate `base`, and stays elsewhere."""
     for r in range(first, stop):
         start, place, to = starts[table[r, LEVELS]], table[r, PLACE], table[r, FIRST] - base
         for j in range(table[r, LENGTH]):
             store(x, to + j, load(levels, start + np.int64(load(codes, place + j))))
-
-
-def quantize_normal(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    values, rows = x.numpy(), table.numpy()
-    codes, products = np.empty(int(rows[:, LENGTH].sum()), np.uint8), np.empty(len(rows), np.float32)
-    smallest = max(1, _SMALLEST * len(rows) // max(len(codes), 1))
-    for_ranges(len(rows), smallest, lambda a, b: quantize_rows(values, 0, rows, *tables(), codes, products, a, b))
-    return torch.from_numpy(codes), torch.from_numpy(products)
-
-
-def dequantize_normal(codes: Tensor, table: Tensor, count: int) -> Tensor:
-    source, rows = codes.numpy(), table.numpy()
-    x = np.zeros(count, np.float32)
-    starts, levels, _ = tables()
-    smallest = max(1, _SMALLEST * len(rows) // max(len(source), 1))
-    for_ranges(len(rows), smallest, lambda a, b: dequantize_rows(source, rows, starts, levels, x, 0, a, b))
-    return torch.from_numpy(x)
