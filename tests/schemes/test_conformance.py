@@ -37,6 +37,13 @@ def test_frozen_keyword_only_and_rebuilt_from_its_name_and_options(scheme):
         scheme.block_size = 3
 
 
+def test_dithered_has_two_bits_unless_they_or_a_step_are_given():
+    assert thinwire.Dithered().bits == thinwire.Dithered(bits=None).bits == 2.0
+    assert thinwire.Dithered(step=0.5).bits is None
+    for built in (from_spec("dithered", step=0.5), from_options("dithered", thinwire.Dithered(step=0.5).options())):
+        assert built == thinwire.Dithered(step=0.5)
+
+
 @all_cases
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_same_bytes_and_same_values_on_every_backend(scheme, dtype):
@@ -150,11 +157,15 @@ def test_codes_follow_positions_not_neighbours(scheme):
         (lambda: thinwire.Dithered(bits=0.1), "bits"),
         (lambda: thinwire.Dithered(bits=True), "bits"),
         (lambda: thinwire.Dithered(bits=float("nan")), "bits"),
-        (lambda: thinwire.Dithered(bits=None), "either"),
         (lambda: thinwire.Dithered(bits=3, step=0.5), "either"),
+        (lambda: thinwire.Dithered(bits=2.0, step=0.5), "either"),
         (lambda: thinwire.Dithered(step=0), "step"),
         (lambda: thinwire.Dithered(weighting="layer"), "weighting"),
         (lambda: thinwire.Dithered(weighting={}), "weighting"),
+        (lambda: thinwire.Dithered(weighting=("w",)), "weighting"),
+        (lambda: thinwire.Dithered(weighting=(1, 2)), "weighting"),
+        (lambda: thinwire.Rotated(bits=None), "bits"),
+        (lambda: thinwire.DeadZone(bits=None), "bits"),
         (lambda: thinwire.Dithered(weighting={"w": 0}), "weight of 'w'"),
         (lambda: from_spec("orc-9"), "orq"),
         (lambda: from_spec("orq-" + "9" * 5000), "unknown method"),

@@ -41,9 +41,10 @@ class BudgetScheme(Scheme):
 
     elastic: ClassVar[bool] = True
     number: ClassVar[str] = "bits"
+    stepped: ClassVar[bool] = False  # a step may stand in for bits, which are then None
 
     def __post_init__(self) -> None:
-        if self.bits is not None:
+        if self.bits is not None or not self.stepped:
             object.__setattr__(self, "bits", check_number(self.method, "bits", self.bits, _FEWEST, _MOST))
         object.__setattr__(self, "weighting", _check_weighting(self.method, self.weighting))
 
@@ -136,7 +137,10 @@ def check_number(method: str, option: str, value: object, least: float, most: fl
 def _check_weighting(method: str, weighting: object) -> str | tuple[tuple[str, float], ...]:
     if isinstance(weighting, str) and weighting in ("tensor", "global"):
         return weighting
-    pairs = dict(weighting) if isinstance(weighting, (Mapping, tuple)) else {}
+    try:
+        pairs = dict(weighting) if isinstance(weighting, (Mapping, tuple)) else {}
+    except (TypeError, ValueError):  # a tuple of something other than pairs
+        pairs = {}
     if not pairs or not all(isinstance(name, str) for name in pairs):
         raise SchemeError(
             f"{method}: weighting must be 'tensor', 'global' or a mapping from names to weights, got {weighting!r}"

@@ -33,13 +33,13 @@ class Dithered(CodedScheme):
     zeros; a run with a non-finite value decodes to NaN.
 
     Args:
-        bits: per value on the wire, 0.25 to 12; higher => more bits, more accurate.
+        bits: per value on the wire, 0.25 to 12; higher => more bits, more accurate. None: 2, unless a step is given.
         weighting: "tensor" (a segment's weight is its own root mean square, so that each keeps the same relative error:
             for Adam and its like), "global" (all weigh 1: the least total squared error, for averaging as SGD does),
             or a mapping from names to weights, a larger weight => a coarser step.
         step: instead of `bits`, the step itself, in units of the weights; lower => more bits, more accurate.
     Raises:
-        SchemeError: both or neither of bits and step, or an option out of its range.
+        SchemeError: both bits and a step, or an option out of its range.
         MessageError (encode): a tensor that the mapping does not name.
     Error: number of values x step^2 / 12, in runs that are not all zero.
     Bits per value: at most `bits`, everything but names counted, where half of them pays for headers (at 2 bits and one
@@ -48,17 +48,19 @@ class Dithered(CodedScheme):
     References: subtractive dither: Schuchman 1964, Gray and Stockham 1993; rANS: Duda 2013 (arXiv 1311.2540).
     """
 
+    bits: float | None = None
     step: float | None = None
 
     method: ClassVar[str] = "dithered"
+    stepped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.step is not None and self.bits == 2.0:
-            object.__setattr__(self, "bits", None)
+        if self.step is None and self.bits is None:
+            object.__setattr__(self, "bits", 2.0)
         super().__post_init__()
-        if (self.step is None) == (self.bits is None):
-            raise SchemeError(f"dithered: give either bits or a step, got bits={self.bits!r} and step={self.step!r}")
         if self.step is not None:
+            if self.bits is not None:
+                raise SchemeError(f"dithered: give either bits or a step, got bits={self.bits!r}, step={self.step!r}")
             object.__setattr__(self, "step", check_number(self.method, "step", self.step, 2.0**-100, 2.0**100))
 
     @property
