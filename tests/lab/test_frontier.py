@@ -24,6 +24,7 @@ from thinwire.lab.frontier import (
     measure,
     rates,
     samples,
+    write,
 )
 from thinwire.schemes import from_spec
 from thinwire.types import Key
@@ -89,8 +90,26 @@ def test_each_snapshot_is_one_message_of_what_was_compressed_as_it_is_and_with_u
 def test_a_tensor_of_zeros_stays_so_under_unit_rms(tmp_path):
     folder = RunFolder.create(tmp_path / "zeros")
     folder.write_json("config.json", {"min_values": 1})
-    folder.save_gradients(0, {"a": torch.zeros(5)})
+    folder.save_gradients(0, {"a": torch.zeros(5), "b": torch.ones(5)})
     assert not samples([f"grads:{folder.path}"])[1].tensors["a"].any()
+    folder.save_gradients(7, {"a": torch.zeros(5), "b": torch.zeros(5)})
+    with pytest.raises(LabError, match="zeros, step 7: there is no value other than 0"):
+        samples([f"grads:{folder.path}"])
+
+
+def test_a_method_that_is_exact_on_a_message_has_an_error_of_0_everywhere(tmp_path):
+    sample = Sample(name="ones", group="ones", tensors={"ones": torch.ones(4096)})
+    chosen = {"orq": rates("orq")[:2], "signsgd": rates("signsgd")}
+    results = write(tmp_path, [measure(sample, chosen)])
+    assert {point["errors"]["8"] for points in results["groups"]["ones"].values() for point in points} == {0.0}
+    text = markdown(results)
+    assert "| 2 | orq | 0 |" in text
+    assert "| signsgd | 0.000 |" in text
+
+
+def test_between_an_error_and_none_nothing_is_interpolated():
+    curve = [{"bits": bits, "errors": {"1": error}} for bits, error in ((1.0, 0.5), (2.0, 0.0), (3.0, 0.0))]
+    assert [at_bits(curve, bits) for bits in (1.0, 1.5, 2.0, 2.5)] == [pytest.approx(0.5), None, 0.0, 0.0]
 
 
 def test_bits_and_errors_are_those_of_whole_frames_of_32_ranks(run):

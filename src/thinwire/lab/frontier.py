@@ -67,12 +67,19 @@ class Sample:
         group: what it is an example of; errors are averaged over a group.
         tensors: by name.
         normal: whether the values are independent draws of N(0, 1), for which LIMITS hold.
+
+    Raises:
+        LabError: all values are zero, or there are none: no error is a fraction of nothing.
     """
 
     name: str
     group: str
     tensors: dict[str, Tensor]
     normal: bool = False
+
+    def __post_init__(self) -> None:
+        if not any(tensor.any() for tensor in self.tensors.values()):
+            raise LabError(f"{self.name}: there is no value other than 0 to measure errors against: leave it out")
 
     @property
     def values(self) -> int:
@@ -95,7 +102,7 @@ def samples(names: Sequence[str]) -> list[Sample]:
             every tensor divided by its root mean square.
 
     Raises:
-        LabError: an unknown name, or a folder without captured gradients.
+        LabError: an unknown name, a folder without captured gradients, or a snapshot of zeros.
     """
     found = []
     for name in names:
@@ -240,25 +247,33 @@ def _mean(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     mean = {
         "scheme": points[0]["scheme"],
         "bits": statistics.fmean(point["bits"] for point in points),
-        "errors": {n: math.exp(statistics.fmean(math.log(point["errors"][n]) for point in points)) for n in counts},
+        "errors": {n: _geometric_mean([point["errors"][n] for point in points]) for n in counts},
     }
     if "bias" in points[0]:
-        mean["bias share"] = statistics.fmean(point["bias"] / point["errors"]["1"] for point in points)
+        shares = (point["bias"] / point["errors"]["1"] if point["errors"]["1"] else 0.0 for point in points)
+        mean["bias share"] = statistics.fmean(shares)
     return mean
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values))) if all(values) else 0.0
 
 
 def at_bits(points: _Points, bits: float, ranks: int = 1) -> float | None:
     """Interpolate a curve: the logarithm of the error, linearly in bits, between the two points on either side.
 
     Returns:
-        The squared error of the mean of so many ranks; None outside the curve, and where it is not finite.
+        The squared error of the mean of so many ranks; None outside the curve, where it is not finite, and between
+        a point with an error and one without.
     """
     ordered = sorted((point["bits"], point["errors"][str(ranks)]) for point in points if str(ranks) in point["errors"])
     if not ordered:
         return None
     reached, errors = zip(*ordered)
-    error = float(np.exp(np.interp(bits, reached, np.log(errors), left=np.nan, right=np.nan)))
-    return error if np.isfinite(error) else None
+    linear = np.interp(bits, reached, errors, left=np.nan, right=np.nan)
+    with np.errstate(divide="ignore"):
+        error = float(np.exp(np.interp(bits, reached, np.log(errors))))
+    return error if np.isfinite(linear) and (error > 0 or linear == 0) else None
 
 
 _NOTE = f"""\

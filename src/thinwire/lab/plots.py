@@ -235,7 +235,8 @@ def error_against_bits(results: Mapping[str, Any], limits: Container[str]) -> An
     for panel, (group, curves) in zip(panels, groups.items()):
         for name, points in curves.items():
             style = _LIMIT if name in limits else {"color": shade[name], "linestyle": dash[name], "marker": "."}
-            bits, errors = [point["bits"] for point in points], [point["errors"]["1"] for point in points]
+            bits = [point["bits"] for point in points]
+            errors = [point["errors"]["1"] or float("nan") for point in points]  # no logarithm shows an error of 0
             (handles[name],) = panel.plot(bits, errors, linewidth=1.1, **style)
         panel.set_yscale("log")
         panel.set_title(group, fontsize=10)
