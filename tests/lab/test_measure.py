@@ -6,6 +6,7 @@ import torch
 import thinwire
 from thinwire import ORQ, NoCompression, SignSGD
 from thinwire.lab.measure import Probe, capture_steps, errors_by_layer, levels_in_use
+from thinwire.schemes import from_spec
 from thinwire.types import Key, Message, Segment
 
 
@@ -68,3 +69,13 @@ def test_levels_in_use_are_those_of_one_block(gradients):
     assert drawn["levels"][-1] == max(found["values"])
     assert len(drawn["levels"]) == 5
     assert sum(drawn["shares"]) == pytest.approx(1)
+
+
+def test_methods_without_blocks_show_their_levels_on_2048_values():
+    gradients = {"a": torch.linspace(-1, 1, 3000)}
+    whole = from_spec("optimal-tensor-9")
+    found = levels_in_use(gradients, {"optimal-tensor-9": whole})
+    assert len(found["values"]) == 2048
+    assert len(found["methods"]["optimal-tensor-9"]["levels"]) == 9
+    found = levels_in_use(gradients, {"orq-9": ORQ(levels=9, block_size=256), "optimal-tensor-9": whole})
+    assert len(found["values"]) == 256

@@ -96,6 +96,8 @@ def errors_by_layer(
 def levels_in_use(gradients: Mapping[str, Tensor], schemes: Mapping[str, Scheme]) -> dict[str, object]:
     """Encode and decode the first block of the largest gradient with every method that has few levels.
 
+    The block is the smallest of the methods' own; of methods that have none, 2048 values.
+
     Args:
         gradients: name -> tensor.
         schemes: label -> method.
@@ -105,8 +107,8 @@ def levels_in_use(gradients: Mapping[str, Tensor], schemes: Mapping[str, Scheme]
         sorted), "shares" (of the block's values that became each level) and "vnmse" (expected).
     """
     layer = max(gradients, key=lambda name: gradients[name].numel())
-    sizes = [scheme.options()["block_size"] for scheme in schemes.values() if "block_size" in scheme.options()]
-    block = gradients[layer].flatten()[: min(sizes, default=0)]
+    sizes = [size for scheme in schemes.values() if (size := scheme.options().get("block_size"))]
+    block = gradients[layer].flatten()[: min(sizes, default=2048)]
     methods = {}
     for label, scheme in schemes.items():
         decoded = thinwire.decode(thinwire.encode(block, scheme))
