@@ -15,7 +15,8 @@ import torch
 from typer.testing import CliRunner
 
 import thinwire
-from thinwire.cli import app
+from thinwire.cli import _config, app
+from thinwire.errors import LabError
 
 QUICK = ["--data=digits", "--model=cnn", "--epochs=2", "--batch-size=64", "--min-values=100", "--workers=2"]
 CLI = [sys.executable, "-m", "thinwire.cli"]
@@ -201,6 +202,9 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
         ("frontier --methods zip", "unknown method 'zip': choose from orq"),
         ("frontier --methods ,", "no method"),
         ("warmup --methods zip", "unknown method 'zip'"),
+        ("warmup --methods ,", "no method"),
+        ("train --algorithm hierarchical", "start the run by torchrun on several machines"),
+        ("compare --algorithm hierarchical", "all workers form one node"),
         ("fly", "fly"),
     ],
 )
@@ -239,6 +243,16 @@ def test_workers_must_agree_with_torchrun(monkeypatch, tmp_path):
     assert "without torchrun" in result.stderr
 
 
+def test_hierarchical_is_for_torchrun_on_several_machines(monkeypatch):
+    given = {"workers": None, "algorithm": "hierarchical"}
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "LOCAL_WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LabError, match="several machines"):
+        _config(given)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert _config(given).algorithm == "hierarchical"
+
+
 def test_version():
     assert invoke("--version").output == f"thinwire {thinwire.__version__}\n"
 
@@ -259,6 +273,6 @@ def test_check_says_what_is_missing(monkeypatch):
 
 
 def test_warmup_names_each_method_with_its_time():
-    result = invoke("warmup", "--methods", "orq-9,signsgd")
+    result = invoke("warmup", "--methods", "orq-9, signsgd,")
     assert result.exit_code == 0
     assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["orq-9", "signsgd"]

@@ -236,7 +236,13 @@ def _config(given: dict[str, Any]) -> RunConfig:
         raise LabError(f"torchrun started {started} workers: leave --workers out, or give the same number")
     options = {field.name: given[field.name] for field in fields(RunConfig) if field.name in given}
     options["workers"] = next(count for count in (asked, started, _DEFAULTS.workers) if count is not None)
-    return RunConfig(**options)
+    config = RunConfig(**options)
+    if config.algorithm == "hierarchical" and started in (None, int(os.environ.get("LOCAL_WORLD_SIZE", "0"))):
+        raise LabError(
+            "algorithm hierarchical encodes nothing on one machine, where all workers form one node: "
+            "leave --algorithm out, or start the run by torchrun on several machines"
+        )
+    return config
 
 
 def _is_first() -> bool:
@@ -367,8 +373,9 @@ def warmup(
 ) -> None:
     """Compile kernels ahead of their first use: two minutes or so for all."""
     with _asked_for():
-        named = [schemes.from_spec(name.strip()) for name in methods.split(",")] if methods else None
-        chosen = named or usual_schemes()
+        chosen = usual_schemes() if methods is None else [schemes.from_spec(name) for name in _names(methods)]
+        if not chosen:
+            raise LabError("there is no method to compile for")
     with _done():
         for scheme in chosen:
             began = time.perf_counter()
