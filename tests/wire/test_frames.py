@@ -16,6 +16,7 @@ from thinwire.errors import (
     FrameError,
     MalformedFrameError,
     MessageError,
+    SchemeError,
     TruncatedFrameError,
     UnexpectedFrameError,
     UnsupportedVersionError,
@@ -267,6 +268,42 @@ def test_a_valid_frame_of_the_wrong_structure_is_refused_by_accumulate():
     layout = compose([torch.randn(3000)], thinwire.ORQ())[0].layout
     with pytest.raises(UnexpectedFrameError):
         accumulate(frame, layout, torch.zeros(3000))
+
+
+@pytest.mark.parametrize("method", [thinwire.Dithered, thinwire.Rotated, thinwire.DeadZone])
+def test_frames_hold_the_weights_of_their_tensors_and_not_the_mapping(method):
+    x = {"a": torch.randn(3000), "b": torch.randn(2000)}
+    short = {"a": 1.0, "b": 8.0}
+    frames = [thinwire.encode(x, method(weighting=w)) for w in (short, short | {f"layer{i}": 1.0 for i in range(999)})]
+    heads = [thinwire.inspect(frame).parts["header"] for frame in frames]
+    assert heads[0] == heads[1] < 300
+    decoded = [thinwire.decode(frame) for frame in frames]
+    error = {name: float((decoded[0][name] - x[name]).pow(2).mean()) for name in x}
+    assert error["b"] / error["a"] > 3
+    for name in x:
+        assert torch.equal(decoded[0][name], decoded[1][name])
+    with pytest.raises(SchemeError, match="frames do not hold the mapping"):
+        thinwire.encode(x, thinwire.inspect(frames[0]).segments[0].scheme)
+
+
+def test_mappings_that_differ_are_told_apart_and_equal_ones_expected():
+    scheme, other = (thinwire.Dithered(weighting={"": weight}, step=0.5) for weight in (1.0, 4.0))
+    x = [torch.randn(3000), torch.randn(2000)]
+    message, _ = compose(x, scheme)
+    frame = encode_message(message, Key())
+    total = torch.zeros(5000)
+    accumulate(frame, message.layout, total)
+    assert torch.equal(total, torch.cat(read(frame)[1]))
+    with pytest.raises(UnexpectedFrameError, match="scheme"):
+        accumulate(frame, compose(x, other)[0].layout, total)
+    with pytest.raises(UnexpectedFrameError, match="shape"):
+        accumulate(frame, compose([x[0], x[0]], scheme)[0].layout, total)
+    named = dict(zip("ab", x))
+    weights = {"a": 1.0, "b": 4.0}
+    schemes = {name: thinwire.Dithered(weighting={name: weights[name]}, step=0.5) for name in named}
+    for name, decoded in thinwire.decode(thinwire.encode(named, schemes)).items():
+        worst = float((decoded - named[name]).abs().max())
+        assert 0.24 * weights[name] < worst <= 0.2501 * weights[name]
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,12 @@ class Scheme(ABC):
         return self.method
 
     def options(self) -> dict[str, Any]:
-        """All options by name: plain numbers and strings, what the frame's header carries."""
+        """All options by name, as JSON has them; those of `on_wire` are what the frame's header carries."""
         return dataclasses.asdict(self)
+
+    def on_wire(self) -> Scheme:
+        """The scheme that a frame's header names: it decodes as this one does, and may lack what only encoders need."""
+        return self
 
     @abstractmethod
     def part_bytes(self, group: Group) -> Mapping[str, int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,6 +27,8 @@ __all__ = [
 ]
 
 WEIGHT_OCTAVE = 128
+_MAPPING, _DIGITS = "mapping-", 16
+_NAMED = re.compile(f"{_MAPPING}[0-9a-f]{{{_DIGITS}}}")
 _FEWEST, _MOST = 0.25, 12.0  # bits
 _ALIGNMENT = 16  # of a frame's header and parts, in bytes
 _STARTED = 48  # bytes that codes may take in any case, and 4 a segment
@@ -52,6 +57,13 @@ class BudgetScheme(Scheme):
         weighting = dict(self.weighting) if isinstance(self.weighting, tuple) else self.weighting
         return {**super().options(), "weighting": weighting}
 
+    def on_wire(self) -> Scheme:
+        """A mapping is named by its digest alone: what its weights are travels beside the codes."""
+        if isinstance(self.weighting, str):
+            return self
+        digest = hashlib.sha256(json.dumps(self.weighting).encode()).hexdigest()
+        return dataclasses.replace(self, weighting=_MAPPING + digest[:_DIGITS])
+
     @property
     def label(self) -> str:
         weighted = f"-{self.weighting}" if self.weighting == "global" else ""
@@ -77,12 +89,14 @@ class BudgetScheme(Scheme):
             levels: log2 of each segment's root mean square, float64 `[segments]`.
         Raises:
             MessageError: a segment that the mapping does not name.
+            SchemeError: the scheme was read from a frame, which does not hold the mapping.
         """
         if self.weighting == "global":
             return np.zeros(len(group.places), np.int16)
         if self.weighting == "tensor":
             return np.rint(levels * WEIGHT_OCTAVE).astype(np.int16)
-        assert isinstance(self.weighting, tuple)
+        if isinstance(self.weighting, str):
+            raise SchemeError(f"{self.method}: frames do not hold the mapping {self.weighting!r}: encode with your own")
         known, names = dict(self.weighting), [message.layout[place.segment].name for place in group.places]
         if missing := [name for name in names if name not in known]:
             raise MessageError(f"{self.method}: its weighting has no weight for tensor {missing[0]!r}")
@@ -99,7 +113,7 @@ class BudgetScheme(Scheme):
 @functools.lru_cache(maxsize=256)
 def _header_bytes(scheme: Scheme, group: Group) -> int:
     """Bytes that a frame of one group takes for its header, names not counted."""
-    options = json.dumps(scheme.options(), separators=(",", ":"))
+    options = json.dumps(scheme.on_wire().options(), separators=(",", ":"))
     return _aligned(_WRAPPED + len(options) + _LISTED * len(group.places))
 
 
@@ -135,7 +149,7 @@ def check_number(method: str, option: str, value: object, least: float, most: fl
 
 
 def _check_weighting(method: str, weighting: object) -> str | tuple[tuple[str, float], ...]:
-    if isinstance(weighting, str) and weighting in ("tensor", "global"):
+    if isinstance(weighting, str) and (weighting in ("tensor", "global") or _NAMED.fullmatch(weighting)):
         return weighting
     try:
         pairs = dict(weighting) if isinstance(weighting, (Mapping, tuple)) else {}

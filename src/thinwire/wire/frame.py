@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 
@@ -208,6 +209,7 @@ def _expected_header(head: bytes, available: int, layout: Layout) -> Header:
         )
     header = read_header(head, available)
     for index, (got, expected) in enumerate(zip(header.layout, layout)):
+        expected = dataclasses.replace(expected, scheme=expected.scheme.on_wire())
         for what in ("shape", "dtype", "scheme", "stream"):
             if getattr(got, what) != getattr(expected, what):
                 raise UnexpectedFrameError(

@@ -121,7 +121,7 @@ def tables(layout: Layout, shape: int, parts: tuple[tuple[int, ...], ...]) -> by
     member, groups = partition(layout)
     out = bytearray()
     for group, lengths in zip(groups, parts):
-        options = json.dumps(group.scheme.options(), sort_keys=True, separators=(",", ":"))
+        options = json.dumps(group.scheme.on_wire().options(), sort_keys=True, separators=(",", ":"))
         out += _varint(DTYPES.index(group.dtype)) + _text(group.scheme.method) + _text(options)
         out += _varint(len(lengths)) + b"".join(_varint(n) for n in lengths)
     for segment, which in zip(layout, member):
