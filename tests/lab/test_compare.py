@@ -126,6 +126,22 @@ def test_the_report_is_one_file_with_the_table_and_four_figures(compared):
         assert cell in page.text
 
 
+@pytest.mark.parametrize(
+    ("workers", "algorithm", "way"),
+    [
+        (2, "auto", "by all-gather: each worker sends its own to 1 other."),
+        (4, "auto", "by reduce-scatter and all-gather: each worker"),
+        (4, "all_gather", "by all-gather: each worker sends its own to 3 others."),
+        (2, "reduce_scatter", "of its own to 1 other: 1.00 frames in all."),
+    ],
+)
+def test_the_report_says_how_frames_travelled(results, tmp_path, workers, algorithm, way):
+    methods = {name: {**values, "workers": workers} for name, values in results["methods"].items()}
+    asked = {**results, "config": {**results["config"], "algorithm": algorithm}, "methods": methods}
+    write_report(asked, tmp_path / "report.html")
+    assert way in Page((tmp_path / "report.html").read_text()).text
+
+
 def test_a_run_that_diverged_is_compared_without_a_number(tmp_path):
     (job,) = plan(RunConfig(data="stdlib-text", model="gpt", captures=0), ["orq-9"], {}, seeds=1, out=tmp_path)
     folder = RunFolder(job.folder)

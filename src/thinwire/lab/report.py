@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from thinwire.collectives import check_algorithm
 from thinwire.lab import plots
 from thinwire.lab.compare import metric_of, table
 from thinwire.lab.data import DATASETS
@@ -35,6 +36,7 @@ def write_report(results: Mapping[str, Any], path: Path) -> None:
         results=results,
         config=results["config"],
         run=any_method,
+        algorithm=check_algorithm(results["config"]["algorithm"], None, any_method["workers"]),
         columns=columns,
         rows=rows,
         metric=metric_of(results),
