@@ -30,11 +30,11 @@ from thinwire.lab.compare import collect, markdown, plan, table, unfinished
 from thinwire.lab.config import SCHEDULES, RunConfig
 from thinwire.lab.data import DATASETS
 from thinwire.lab.extra import require
-from thinwire.lab.folder import RunFolder
+from thinwire.lab.folder import RunFolder, read_json
 from thinwire.lab.launch import Job, launch, torchrun_workers
 from thinwire.lab.models import MODELS
 from thinwire.lab.optimizers import RECIPES
-from thinwire.lab.report import write_report
+from thinwire.lab.report import FRONTIER, write_report
 from thinwire.wire.public import usual_schemes
 
 __all__ = ["app", "main"]
@@ -315,7 +315,13 @@ def _print_table(results: dict[str, Any]) -> None:
 def frontier(
     data: Annotated[str, typer.Option(help=f"Joined by commas: {_SYNTHETIC}, grads:RUN.")] = _SYNTHETIC,
     methods: Annotated[str, typer.Option(help="Names joined by commas.")] = ",".join(frontiers.METHODS),
-    out: Annotated[Path, typer.Option(help="Folder for results; it may hold earlier ones.")] = Path("runs/frontier"),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for results; it may hold earlier ones. "
+            "COMPARISON/frontier, in the folder of a comparison: its report shows them, too."
+        ),
+    ] = Path("runs/frontier"),
 ) -> None:
     """Measure what averages of 1, 8 and 32 ranks lose against bits, for every method at its rates."""
     with _asked_for():
@@ -328,8 +334,13 @@ def frontier(
             print(f"measuring {sample.name}: {sample.values} values", file=sys.stderr)
             messages.append(frontiers.measure(sample, chosen))
         results = frontiers.write(out, messages)
+        compared = out.name == FRONTIER and (out.parent / "results.json").is_file()
+        if compared:
+            write_report(read_json(out.parent / "results.json"), out.parent / "report.html")
     print(frontiers.markdown(results))
     print(f"numbers and figure: {out / 'frontier.json'}, {out / 'frontier.svg'}")
+    if compared:
+        print(f"report: {out.parent / 'report.html'}")
 
 
 @app.command()

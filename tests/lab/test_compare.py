@@ -126,6 +126,24 @@ def test_the_report_is_one_file_with_the_table_and_four_figures(compared):
         assert cell in page.text
 
 
+def test_the_report_shows_the_error_against_bits_that_was_measured_in_its_folder(compared, tmp_path):
+    folder = tmp_path / "all"
+    shutil.copytree(compared[0] / "all", folder)
+    measured = ["--data", f"grads:{folder / 'fp32' / 'seed-0'}", "--methods", "orq", "--out", str(folder / "frontier")]
+    result = CliRunner().invoke(app, ["frontier", *measured])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f"report: {folder / 'report.html'}"
+    page = Page((folder / "report.html").read_text())
+    assert page.tags.count("img") == 5
+    assert "Error against bits" in page.text
+    (row,) = (
+        line for line in result.stdout.split("One rank:")[1].split("Mean of 8")[0].splitlines() if "| 3 |" in line
+    )
+    assert [cell.strip() for cell in row.strip("|").split("|")] == ["3", "orq", *re.findall(r"0\.\d+", row)]
+    for error in re.findall(r"0\.\d+", row):
+        assert error in page.text
+
+
 @pytest.mark.parametrize(
     ("workers", "algorithm", "way"),
     [

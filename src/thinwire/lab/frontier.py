@@ -28,6 +28,7 @@ __all__ = [
     "BITS",
     "LIMITS",
     "METHODS",
+    "NOTE",
     "RANKS",
     "SYNTHETIC",
     "Sample",
@@ -38,6 +39,7 @@ __all__ = [
     "measure",
     "rates",
     "samples",
+    "table",
     "write",
 ]
 
@@ -266,7 +268,8 @@ def at_bits(points: _Points, bits: float, ranks: int = 1) -> float | None:
         The squared error of the mean of so many ranks; None outside the curve, where it is not finite, and between
         a point with an error and one without.
     """
-    ordered = sorted((point["bits"], point["errors"][str(ranks)]) for point in points if str(ranks) in point["errors"])
+    known = [(point["bits"], point["errors"].get(str(ranks))) for point in points]
+    ordered = sorted((bits, error) for bits, error in known if error is not None)
     if not ordered:
         return None
     reached, errors = zip(*ordered)
@@ -276,7 +279,7 @@ def at_bits(points: _Points, bits: float, ranks: int = 1) -> float | None:
     return error if np.isfinite(linear) and (error > 0 or linear == 0) else None
 
 
-_NOTE = f"""\
+NOTE = f"""\
 Bits: 8 x a frame's length in bytes / values, everything counted. Error: |mean of n ranks' frames - x|^2 / |x|^2, where
 all ranks hold the same x and draw their own random numbers; of one rank, a mean over {RANKS[-1]} of them. Between a
 method's two nearest rates, the logarithm of the error is interpolated linearly in bits; "-" where its curve does not
@@ -288,13 +291,18 @@ of one rank's squared error, over a method's rates, that does not average out ov
 def markdown(results: Mapping[str, Any]) -> str:
     """Return the errors at equal bits, a table for each number of ranks, and the bias, in Markdown."""
     groups = results["groups"]
-    titles = ["Bits", "Method", *groups]
-    text = _NOTE
+    text = NOTE
     for ranks in RANKS:
-        rows = [row for bits in BITS for row in _rows(groups, bits, ranks)] + _single_rate(groups, ranks)
         text += f"\nMean of {ranks} ranks:\n\n" if ranks > 1 else "\nOne rank:\n\n"
-        text += markdown_table(titles, *rows)
+        text += markdown_table(*table(results, ranks))
     return text + "\nBias:\n\n" + markdown_table(["Method", *groups], *_biases(groups))
+
+
+def table(results: Mapping[str, Any], ranks: int = 1) -> list[list[str]]:
+    """Return the errors of the mean of so many ranks at equal bits as texts: titles, and a row a method and BITS."""
+    groups = results["groups"]
+    rows = [row for bits in BITS for row in _rows(groups, bits, ranks)]
+    return [["Bits", "Method", *groups], *rows, *_single_rate(groups, ranks)]
 
 
 def _names(groups: Mapping[str, Any]) -> list[str]:
@@ -305,16 +313,18 @@ def _rows(groups: Mapping[str, Any], bits: float, ranks: int) -> Iterator[list[s
     for name in _names(groups):
         found = [at_bits(curves.get(name, ()), bits, ranks) for curves in groups.values()]
         if any(error is not None for error in found):
-            yield [f"{bits:g}", name, *("-" if error is None else f"{error:.4g}" for error in found)]
+            yield [f"{bits:g}", name, *map(_shown, found)]
 
 
-def _single_rate(groups: Mapping[str, Any], ranks: int) -> list[list[str]]:
-    single = [name for name in _names(groups) if all(len(curves.get(name, [])) == 1 for curves in groups.values())]
-    points = {name: [curves[name][0] for curves in groups.values()] for name in single}
-    return [
-        ["its own", name, *(f"{point['errors'][str(ranks)]:.4g} ({point['bits']:.3f})" for point in points[name])]
-        for name in single
-    ]
+def _shown(error: float | None) -> str:
+    return "-" if error is None else f"{error:.4g}"
+
+
+def _single_rate(groups: Mapping[str, Any], ranks: int) -> Iterator[list[str]]:
+    for name in _names(groups):
+        if all(len(curves.get(name, [])) == 1 for curves in groups.values()):
+            points = [curves[name][0] for curves in groups.values()]
+            yield ["its own", name, *(f"{_shown(p['errors'][str(ranks)])} ({p['bits']:.3f})" for p in points)]
 
 
 def _biases(groups: Mapping[str, Any]) -> Iterator[list[str]]:

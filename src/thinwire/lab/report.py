@@ -9,19 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.collectives import check_algorithm
+from thinwire.lab import frontier as frontiers
 from thinwire.lab import plots
 from thinwire.lab.compare import metric_of, table
 from thinwire.lab.data import DATASETS
 from thinwire.lab.extra import require
+from thinwire.lab.folder import read_json
 
-__all__ = ["write_report"]
+__all__ = ["FRONTIER", "write_report"]
+
+FRONTIER = "frontier"  # the folder beside a report whose error against bits it shows
 
 
 def write_report(results: Mapping[str, Any], path: Path) -> None:
-    """Write the table and the figures of a comparison.
+    """Write the table and the figures of a comparison, and of a `frontier/frontier.json` beside the report if any.
 
     Args:
-        results: from `compare.collect`.
+        results: from `compare.collect`, or results.json.
         path: of the HTML file.
 
     Raises:
@@ -31,6 +35,8 @@ def write_report(results: Mapping[str, Any], path: Path) -> None:
     source = resources.files("thinwire.lab").joinpath("templates/report.html").read_text(encoding="utf-8")
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
     columns, *rows = table(results)
+    measured = path.parent / FRONTIER / "frontier.json"
+    frontier = read_json(measured) if measured.is_file() else None
     any_method = next(iter(results["methods"].values()))
     html = template.render(
         results=results,
@@ -42,7 +48,9 @@ def write_report(results: Mapping[str, Any], path: Path) -> None:
         metric=metric_of(results),
         examples=DATASETS[results["config"]["data"]].example,
         colours=plots.colours(results["methods"]),
-        figures={name: data_uri(figure) for name, figure in _figures(results).items()},
+        figures={name: data_uri(figure) for name, figure in _figures(results, frontier).items()},
+        frontier=frontiers.table(frontier) if frontier else None,
+        frontier_note=frontiers.NOTE,
         ring=[plots.ring_bytes(any_method, bytes_per_value=width) / 1e6 for width in (4, 2)],
     )
     partial = path.with_name(path.name + ".partial")
@@ -50,7 +58,7 @@ def write_report(results: Mapping[str, Any], path: Path) -> None:
     partial.replace(path)
 
 
-def _figures(results: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(results: Mapping[str, Any], frontier: Mapping[str, Any] | None) -> dict[str, Any]:
     figures = {
         "tested": plots.metric_against_bytes(results, metric_of(results)),
         "loss": plots.loss_against_steps(results),
@@ -59,6 +67,8 @@ def _figures(results: Mapping[str, Any]) -> dict[str, Any]:
         figures["layers"] = plots.error_by_layer(results)
         if results["levels"]["methods"]:
             figures["levels"] = plots.levels_on_histogram(results)
+    if frontier:
+        figures["frontier"] = plots.error_against_bits(frontier, frontiers.LIMITS)
     return figures
 
 
