@@ -21,9 +21,9 @@ def book_tables(shape: int = 0, map_: int = 1) -> list[torch.Tensor]:
     return tables(Tables(scales.bounds[rows], scales.boundary[rows], scales.limits[rows]), book().maps, map_)
 
 
-def small_tables(*halves: list[int]) -> list[torch.Tensor]:
-    """Rows without phases: the cumulative counts below the middle code."""
-    return tables(make_tables([np.array(half) for half in halves], 0), book().maps)
+def small_tables(*halves: list[int], log_phases: int = 0) -> list[torch.Tensor]:
+    """Rows, without phases unless asked for: the cumulative counts below the middle."""
+    return tables(make_tables([np.array(half) for half in halves], log_phases), book().maps)
 
 
 def ideal_bits(code: int, phase: int, row: int, low_bits: int, found: list[torch.Tensor], log_phases: int) -> float:

@@ -90,6 +90,46 @@ def test_long_runs_of_one_certain_code_take_almost_nothing():
     assert 16 * len(words) <= 8 * 32 + 2048 * math.log2(4096 / 4094) + 8 * 12 + 16
 
 
+@pytest.mark.parametrize("log_phases", [0, 5])
+@pytest.mark.parametrize("seed", range(4))
+def test_codes_without_a_slot_among_others_that_have_some(seed, log_phases):
+    rng, stride, n = np.random.default_rng(seed), 1 << log_phases, 1500
+    counts = rng.integers(0, 40, 20 * stride) * (rng.random(20 * stride) < 0.5 / stride)
+    tables = small_tables(np.cumsum(counts).tolist(), log_phases=log_phases)
+    phases = rng.integers(0, stride, n)
+    begin = np.arange(-19, 20)[:, None] * stride - phases - 1 + MIDDLE
+    slots = (tables[0][0][begin + stride] - tables[0][0][begin]).numpy()
+    assert (slots == 0).mean() > 0.1
+    codes = torch.from_numpy((slots > 0) * rng.random(slots.shape)).argmax(0).to(torch.int32) - 19
+    sizes = torch.full((n // 100,), 100)
+    classes = torch.full((n // 100,), 2, dtype=torch.uint8)
+    check(codes, torch.from_numpy(phases.astype(np.uint8)), sizes, classes, tables, log_phases)
+
+
+@pytest.mark.parametrize("log_phases", [0, 5])
+def test_a_code_with_all_slots_takes_no_bits(log_phases):
+    stride, words = 1 << log_phases, []
+    for count in (1, 256):
+        codes = torch.zeros(9 * count, dtype=torch.int32)
+        phases = (torch.arange(9 * count) % stride).to(torch.uint8)
+        sizes, classes = torch.full((9,), count), torch.full((9,), 2, dtype=torch.uint8)
+        tables = small_tables([0] * stride, log_phases=log_phases)
+        words.append(check(codes, phases, sizes, classes, tables, log_phases).words)
+    assert torch.equal(*words)
+
+
+@pytest.mark.parametrize("log_phases", [0, 5])
+def test_rows_as_wide_as_the_format_has_them(log_phases):
+    """One more boundary on either side, and escapes would leave the row."""
+    stride = 1 << log_phases
+    tables = small_tables(list(range(1, MIDDLE - stride + 1)), log_phases=log_phases)
+    assert tables[2].tolist() == [[stride, 2 * MIDDLE - 2 * stride]]
+    codes = torch.arange(-240, 241, dtype=torch.int32).repeat_interleave(stride)
+    phases = torch.arange(stride, dtype=torch.uint8).repeat(481)
+    sizes = torch.full((37 * stride,), 13)
+    check(codes, phases, sizes, torch.full_like(sizes, 2, dtype=torch.uint8), tables, log_phases)
+
+
 def random_message(seed: int, runs: int = 9):
     """Runs of classes all over the book, loud ones with low bits among them; codes of that scale, and far out."""
     rng = np.random.default_rng(seed)
