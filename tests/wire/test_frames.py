@@ -22,7 +22,7 @@ from thinwire.errors import (
     UnsupportedVersionError,
 )
 from thinwire.kernels.checksum import checksum
-from thinwire.schemes import METHODS
+from thinwire.schemes import METHODS, partition
 from thinwire.types import DTYPES, Key
 from thinwire.wire import accumulate, compose, read, trim
 from thinwire.wire import encode as encode_message
@@ -210,6 +210,45 @@ def test_hostile_payloads_decode_to_something_or_are_refused():
         noise = torch.randint(0, 256, (frame.numel() - start,), generator=generator).tolist()
         decoded = thinwire.decode(resealed(frame, start, bytes(noise)))
         assert decoded["w"].shape == (20,)
+
+
+later_methods = pytest.mark.parametrize(
+    "scheme", [thinwire.DeadZone(bits=3.0), thinwire.EDEN(bits=3, block_size=256), thinwire.DRIVE()], ids=repr
+)
+
+
+@later_methods
+def test_any_changed_byte_under_a_right_checksum_is_refused_or_decodes(scheme):
+    frame = thinwire.encode([torch.randn(300), torch.randn(40)], scheme)
+    start, refused = int(thinwire.inspect(frame).parts["header"]), 0
+    for at in range(frame.numel()):
+        for flip in (0x01, 0x80, 0xFF):
+            try:
+                decoded = thinwire.decode(resealed(frame, at, bytes([int(frame[at]) ^ flip])))
+            except FrameError:
+                refused += 1
+            else:
+                assert at < start or [t.numel() for t in decoded] == [300, 40]
+    assert refused > 2 * start
+
+
+@later_methods
+def test_any_part_cut_short_is_refused_by_name(scheme, monkeypatch):
+    """Under a header that says how short, and a right checksum; frames cut behind the header's back, too."""
+    message, _ = compose([torch.randn(300), torch.randn(40)], scheme)
+    group = partition(message.layout)[1][0]
+    whole = scheme.encode(message, group, scheme.plan(message, group), Key())
+    frame = encode_message(message, Key())
+    for which, part in enumerate(whole):
+        octets = part.reshape(-1).view(torch.uint8)
+        for length in range(octets.numel()):
+            parts = [octets[:length] if n == which else other for n, other in enumerate(whole)]
+            monkeypatch.setattr(type(scheme), "encode", lambda *_, parts=parts: parts)
+            with pytest.raises(MalformedFrameError):
+                thinwire.decode(encode_message(message, Key(), plans=[None]))
+    for length in range(64, frame.numel(), 16):
+        with pytest.raises(FrameError):
+            thinwire.decode(resealed(frame[:length], 24, length.to_bytes(8, "little")))
 
 
 @pytest.mark.parametrize(
