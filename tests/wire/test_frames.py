@@ -23,9 +23,10 @@ from thinwire.errors import (
 )
 from thinwire.kernels.checksum import checksum
 from thinwire.schemes import METHODS, partition
-from thinwire.types import DTYPES, Key
+from thinwire.types import DTYPES, Key, Segment
 from thinwire.wire import accumulate, compose, read, trim
 from thinwire.wire import encode as encode_message
+from thinwire.wire.header import Shape, write_header
 
 SHAPES = [(0,), (0, 5), (), (1,), (2,), (2047,), (2048,), (2049,), (31, 67), (4099,), (3, 1, 5)]
 
@@ -210,6 +211,22 @@ def test_hostile_payloads_decode_to_something_or_are_refused():
         noise = torch.randint(0, 256, (frame.numel() - start,), generator=generator).tolist()
         decoded = thinwire.decode(resealed(frame, start, bytes(noise)))
         assert decoded["w"].shape == (20,)
+
+
+@pytest.mark.parametrize("scheme", [method() for method in METHODS.values()], ids=repr)
+def test_more_values_than_a_frame_can_hold_are_refused_before_memory_is_taken(scheme):
+    layout = (Segment(shape=(1 << 40,), dtype=torch.float32, scheme=scheme, name="", stream=0),)
+    head, size = write_header(layout, Shape.LIST, Key(), ((8, 64),))
+    frame = resealed(torch.zeros(size, dtype=torch.uint8), 0, head)
+    for function in (thinwire.decode, thinwire.inspect):
+        with pytest.raises(MalformedFrameError, match="1099511627776 values"):
+            function(frame)
+
+
+def test_millions_of_zeros_are_not_too_many_for_a_frame():
+    x = torch.zeros(1 << 23)
+    for scheme in (thinwire.Dithered(), thinwire.DeadZone(), thinwire.Rotated()):
+        assert torch.equal(thinwire.decode(thinwire.encode(x, scheme)), x)
 
 
 later_methods = pytest.mark.parametrize(

@@ -63,6 +63,7 @@ FIXED = struct.Struct("<" + "".join(code for _, code, _ in FIELDS))
 CHECKSUM_AT = struct.calcsize("<" + "".join(code for _, code, _ in FIELDS[:8]))
 FLAGS_AT = FIXED.size - 4
 UNCHECKED = 1
+_DENSEST = 4096  # values a byte; the most that an encoder writes is 36 bytes for 512 runs of 256 zeros
 _NAMES = tuple(name for name, _, _ in FIELDS)
 
 
@@ -260,6 +261,8 @@ def read_header(octets: bytes, available: int) -> Header:
     layout = tuple(_read_segment(reader, groups, named) for _ in segments)
     if (fixed["shape"] == Shape.TENSOR and len(layout) != 1) or (named and len({s.name for s in layout}) < len(layout)):
         raise MalformedFrameError(f"frame: {len(layout)} segments cannot be of shape {fixed['shape']}, or share a name")
+    if (values := sum(segment.numel for segment in layout)) > _DENSEST * available:
+        raise MalformedFrameError(f"frame: {available} bytes cannot hold the {values} values that its header lists")
     parts = tuple(lengths for _, _, lengths in groups)
     key = read_key(fixed)
     written, frame_bytes = write_header(layout, fixed["shape"], key, parts) if fits(layout, parts) else (b"", 0)
