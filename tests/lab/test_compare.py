@@ -17,6 +17,7 @@ from thinwire.lab import text
 from thinwire.lab.compare import collect, plan, table, unfinished
 from thinwire.lab.config import RunConfig
 from thinwire.lab.folder import RunFolder
+from thinwire.lab.frontier import at_bits
 from thinwire.lab.report import write_report
 
 COLUMNS = [
@@ -136,12 +137,11 @@ def test_the_report_shows_the_error_against_bits_that_was_measured_in_its_folder
     page = Page((folder / "report.html").read_text())
     assert page.tags.count("img") == 5
     assert "Error against bits" in page.text
-    (row,) = (
-        line for line in result.stdout.split("One rank:")[1].split("Mean of 8")[0].splitlines() if "| 3 |" in line
-    )
-    assert [cell.strip() for cell in row.strip("|").split("|")] == ["3", "orq", *re.findall(r"0\.\d+", row)]
-    for error in re.findall(r"0\.\d+", row):
-        assert error in page.text
+    curves = json.loads((folder / "frontier" / "frontier.json").read_text())["groups"]
+    assert list(curves) == ["seed-0", "seed-0, unit RMS"]
+    for group, methods in curves.items():
+        assert group in page.text
+        assert f"{at_bits(methods['orq'], 3.0):.4g}" in page.text
 
 
 @pytest.mark.parametrize(
