@@ -23,6 +23,7 @@ from thinwire.lab.frontier import (
     markdown,
     measure,
     rates,
+    ratios,
     samples,
     write,
 )
@@ -183,6 +184,33 @@ def test_of_several_snapshots_errors_are_averaged_geometrically():
     (point,) = average([message("first", 1.0, 0.1, 0.1), message("second", 1.2, 0.4, 0.2)])["g"]["m"]
     assert (point["bits"], point["errors"]["1"]) == (pytest.approx(1.1), pytest.approx(0.2))
     assert point["bias share"] == pytest.approx(0.75)  # of each message's own error: all of it, and half
+
+
+def test_ratios_to_eden_are_geometric_means_over_the_messages_of_a_group_and_of_all_groups_of_a_kind():
+    def message(group, kind, scale):
+        eden = [{"bits": bits, "errors": {"1": 4.0**-bits}} for bits in (1.0, 2.0, 3.0, 4.0)]
+        twice = [{"bits": point["bits"], "errors": {"1": scale * point["errors"]["1"]}} for point in eden[:3]]
+        single = [{"bits": 1.5, "errors": {"1": scale}}]
+        return {"group": group, "kind": kind, "curves": {"eden": eden, "m": twice, "s": single}}
+
+    scales = {("a", "gradients"): (2, 8), ("b", "gradients"): (1, 1), ("a, unit", "unit"): (3,), ("normal", ""): (5,)}
+    rows = ratios([message(*place, scale) for place, found in scales.items() for scale in found])
+    assert [(row["bits"], row["method"]) for row in rows] == [(1.1, "m"), (2.0, "m"), (3.0, "m"), (None, "s")]
+    expected = {"a": 4, "b": 1, "a, unit": 3, "normal": 5, "all gradients": 2}
+    for row in rows[:3]:
+        assert row["ratios"] == pytest.approx(expected)
+    assert rows[3]["ratios"] == pytest.approx({name: value * 4**1.5 for name, value in expected.items()})
+    assert ratios([{"group": "a", "kind": "", "curves": {"m": POINTS}}]) == []
+
+
+def test_ratios_stand_in_the_table_and_the_numbers(run, tmp_path):
+    chosen = {"eden": rates("eden"), "orq": rates("orq")[1:3]}
+    results = write(tmp_path, [measure(sample, chosen) for sample in samples([f"grads:{run}"])])
+    (row,) = (row for row in json.loads((tmp_path / "frontier.json").read_text())["ratios"] if row["bits"] == 3)
+    assert list(row["ratios"]) == ["tiny", "tiny, unit RMS"]
+    tiny = results["groups"]["tiny"]
+    assert row["ratios"]["tiny"] == pytest.approx(at_bits(tiny["orq"], 3) / at_bits(tiny["eden"], 3), rel=1e-3)
+    assert f"| 3 | orq | {row['ratios']['tiny']:.4g} |" in markdown(results).split("EDEN's at the same bits")[1]
 
 
 def test_synthetic_data_is_what_it_is_called_and_always_the_same():

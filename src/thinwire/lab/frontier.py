@@ -26,6 +26,7 @@ from thinwire.wire import compose, encode
 
 __all__ = [
     "BITS",
+    "EDEN",
     "LIMITS",
     "METHODS",
     "NOTE",
@@ -38,6 +39,7 @@ __all__ = [
     "markdown",
     "measure",
     "rates",
+    "ratios",
     "samples",
     "table",
     "write",
@@ -46,6 +48,7 @@ __all__ = [
 SYNTHETIC_VALUES = 1 << 20
 METHODS = tuple(name for name in NAMES if not from_spec(name).traits.exact)
 RANKS = (1, 8, 32)  # over which the mean's error is measured; each divides the last
+EDEN = "eden"  # what others' errors are divided by
 BITS = (1.1, 2.0, 3.0, 4.0)  # at which methods are compared; those of 1 bit need up to 0.06 for scales and headers
 _RATES = {  # a method has one of these options, or one rate
     "levels": (2, 3, 4, 5, 7, 9, 13, 17),
@@ -67,6 +70,7 @@ class Sample:
     Args:
         name: for people.
         group: what it is an example of; errors are averaged over a group.
+        kind: of groups whose ratios to EDEN are also averaged over all of them; "" = this group alone.
         tensors: by name.
         normal: whether the values are independent draws of N(0, 1), for which LIMITS hold.
 
@@ -76,6 +80,7 @@ class Sample:
 
     name: str
     group: str
+    kind: str = ""
     tensors: dict[str, Tensor]
     normal: bool = False
 
@@ -130,7 +135,12 @@ def _snapshots(run: Path) -> Iterator[Sample]:
             gradients = torch.load(file, weights_only=True)
             travelling = {name: vary(gradient) for name, gradient in gradients.items() if gradient.numel() >= least}
             step = int(file.stem.removeprefix("step_"))
-            yield Sample(name=f"{run.name}, step {step}{change}", group=run.name + change, tensors=travelling)
+            yield Sample(
+                name=f"{run.name}, step {step}{change}",
+                group=run.name + change,
+                kind="gradients" + change,
+                tensors=travelling,
+            )
 
 
 def _unit_rms(tensor: Tensor) -> Tensor:
@@ -173,14 +183,15 @@ def measure(sample: Sample, chosen: Mapping[str, Sequence[Scheme]]) -> dict[str,
     """Encode and decode one message by every method, as 32 ranks that hold the same tensors.
 
     Returns:
-        "name", "group", "values", and "curves": method -> points, as `_point`; of normal values also LIMITS.
+        "name", "group", "kind", "values", and "curves": method -> points, as `_point`; of normal values also LIMITS.
     """
     curves = {name: [_point(sample, scheme) for scheme in schemes] for name, schemes in chosen.items()}
     if sample.normal:
         curves |= {
             name: [_ideal(bits, limit) for bits in np.arange(0.25, 5.25, 0.25)] for name, limit in LIMITS.items()
         }
-    return {"name": sample.name, "group": sample.group, "values": sample.values, "curves": curves}
+    about = {"name": sample.name, "group": sample.group, "kind": sample.kind, "values": sample.values}
+    return {**about, "curves": curves}
 
 
 def _point(sample: Sample, scheme: Scheme) -> dict[str, Any]:
@@ -279,6 +290,49 @@ def at_bits(points: _Points, bits: float, ranks: int = 1) -> float | None:
     return error if np.isfinite(linear) and (error > 0 or linear == 0) else None
 
 
+def ratios(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Divide each method's error of one rank by EDEN's at equal bits; nothing if EDEN was not measured.
+
+    Returns:
+        A row a method and BITS, then one a method of one rate: "bits" (None = its own), "method", and "ratios": group
+        -> geometric mean over its messages, None where a curve ends; likewise "all KIND" over groups of one kind.
+    """
+    if not all(EDEN in message["curves"] for message in messages):
+        return []
+    columns = _by(messages, "group")
+    for kind, members in _by(messages, "kind").items():
+        if kind and len(_by(members, "group")) > 1:
+            columns[f"all {kind}"] = members
+    names = dict.fromkeys(name for message in messages for name in message["curves"] if name != EDEN)
+    rows = [
+        {"bits": bits, "method": name, "ratios": {title: _ratio(of, name, bits) for title, of in columns.items()}}
+        for bits in (*BITS, None)
+        for name in names
+    ]
+    return [row for row in rows if any(ratio is not None for ratio in row["ratios"].values())]
+
+
+def _by(messages: Sequence[Mapping[str, Any]], what: str) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for message in messages:
+        found.setdefault(message[what], []).append(message)
+    return found
+
+
+def _ratio(messages: Sequence[Mapping[str, Any]], name: str, bits: float | None) -> float | None:
+    found = []
+    for curves in (message["curves"] for message in messages):
+        points = curves.get(name, ())
+        if bits is None and len(points) != 1:
+            return None
+        at = points[0]["bits"] if bits is None else bits
+        error, edens = at_bits(points, at), at_bits(curves[EDEN], at)
+        if error is None or not edens:
+            return None
+        found.append(error / edens)
+    return _geometric_mean(found)
+
+
 NOTE = f"""\
 Bits: 8 x a frame's length in bytes / values, everything counted. Error: |mean of n ranks' frames - x|^2 / |x|^2, where
 all ranks hold the same x and draw their own random numbers; of one rank, a mean over {RANKS[-1]} of them. Between a
@@ -289,12 +343,14 @@ of one rank's squared error, over a method's rates, that does not average out ov
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return the errors at equal bits, a table for each number of ranks, and the bias, in Markdown."""
+    """Return errors at equal bits, a table for each number of ranks, ratios to EDEN's, and the bias, in Markdown."""
     groups = results["groups"]
     text = NOTE
     for ranks in RANKS:
         text += f"\nMean of {ranks} ranks:\n\n" if ranks > 1 else "\nOne rank:\n\n"
         text += markdown_table(*table(results, ranks))
+    if results.get("ratios"):
+        text += "\nOne rank's error / EDEN's at the same bits:\n\n" + markdown_table(*_ratio_table(results["ratios"]))
     return text + "\nBias:\n\n" + markdown_table(["Method", *groups], *_biases(groups))
 
 
@@ -303,6 +359,12 @@ def table(results: Mapping[str, Any], ranks: int = 1) -> list[list[str]]:
     groups = results["groups"]
     rows = [row for bits in BITS for row in _rows(groups, bits, ranks)]
     return [["Bits", "Method", *groups], *rows, *_single_rate(groups, ranks)]
+
+
+def _ratio_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    bits = ["its own" if row["bits"] is None else f"{row['bits']:g}" for row in rows]
+    texts = [[at, row["method"], *map(_shown, row["ratios"].values())] for at, row in zip(bits, rows)]
+    return [["Bits", "Method", *rows[0]["ratios"]], *texts]
 
 
 def _names(groups: Mapping[str, Any]) -> list[str]:
@@ -335,7 +397,12 @@ def _biases(groups: Mapping[str, Any]) -> Iterator[list[str]]:
 
 def write(out: str | os.PathLike[str], messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Write frontier.json, frontier.md and frontier.svg into a folder, and return what is in the first."""
-    results = {"thinwire": thinwire.__version__, "messages": list(messages), "groups": average(messages)}
+    results = {
+        "thinwire": thinwire.__version__,
+        "messages": list(messages),
+        "groups": average(messages),
+        "ratios": ratios(messages),
+    }
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "frontier.json", results)
