@@ -45,8 +45,8 @@ def test_kernels_equal_the_reference(seed, scale):
 
 
 def test_codes_and_sums_by_hand():
-    """Thresholds of a quarter: 3/4 and more become 1, 7/4 and more 2; in a class with low bits, the nearest."""
-    sizes = [0.0, 0.5, 0.7499, 0.75, 1.25, 1.7499, 1.75, 2.7, 3.0, 7.75]
+    """Thresholds of a quarter: sizes from 3/4 on, or 1/32 more, become 1; with low bits, all become the nearest."""
+    sizes = [0.0, 0.5, 0.7499, 0.7813, 1.25, 1.7499, 1.7813, 2.7, 3.0, 7.7813]
     values = torch.tensor([s for size in sizes for s in (size, -size)])
     table, inverse = torch.tensor([[0, len(values), 0, 0]]), torch.ones(1, dtype=torch.float64)
     thresholds, lengths = (
@@ -64,3 +64,13 @@ def test_codes_and_sums_by_hand():
             deadzone_encode, values, table, inverse, classes, thresholds, book_tables(), 1, 3 * ROOM
         ):
             assert sums.tolist() == wanted
+
+
+def test_sizes_within_the_spread_of_a_threshold_become_codes_in_proportion():
+    share, count = 0.4, 256
+    values, table = torch.full((count,), 0.75 + share / 32), torch.tensor([[0, count, 0, 0]])
+    thresholds, lengths = torch.full((44, 64), 0.25, dtype=torch.float64), torch.ones(44, 65, dtype=torch.int32)
+    lengths[:, 0] = 0
+    classes, inverse = torch.tensor([36], dtype=torch.uint8), torch.ones(1, dtype=torch.float64)
+    for cost in both(deadzone_costs, values, table, inverse, classes, thresholds, lengths):
+        assert int(cost) == pytest.approx(share * count, abs=2)

@@ -50,7 +50,7 @@ def test_expected_error_is_that_of_decoding():
 
 def residual_energies(gradients) -> list[float]:
     """The residual's energy after each step, as a share of the gradient's."""
-    residual, found = torch.zeros(1 << 15), []
+    residual, found = torch.zeros(()), []
     for x in gradients:
         residual = residual + x
         residual = residual - thinwire.decode(thinwire.encode(residual, thinwire.DeadZone()))
@@ -66,6 +66,33 @@ def test_the_residual_stays_bounded_where_the_gradient_never_changes():
     found = residual_energies([scaled(1 << 15)] * 48)
     assert max(found) < 1
     assert found[-1] < 1.05 * found[31]
+
+
+EQUAL = {"ones": torch.ones, "signs": lambda n: normal(n).sign()}
+
+
+@pytest.mark.parametrize("data", EQUAL)
+@pytest.mark.parametrize(("bits", "most"), [(1.0, 0.9), (2.0, 0.5)])
+def test_values_of_one_size_use_the_budget(data, bits, most):
+    """No step lies between codes of 0 for all and of 1 for all, which takes over two bits a value."""
+    x = EQUAL[data](1 << 17)
+    frame = thinwire.encode(x, thinwire.DeadZone(bits=bits))
+    assert 0.95 * bits <= 8 * frame.numel() / len(x) <= bits
+    assert energy(thinwire.decode(frame) - x) <= most * energy(x)
+
+
+@pytest.mark.parametrize(("n", "most"), [(4096, 60), (32768, 12)])
+@pytest.mark.parametrize("data", EQUAL)
+def test_the_residual_stays_bounded_where_all_values_have_one_size(data, n, most):
+    """Steps 56 to 80: sending nothing would owe 3,000 to 6,400 gradients' energy by then."""
+    assert max(residual_energies([EQUAL[data](n)] * 80)[56:]) < most
+
+
+@pytest.mark.parametrize("bits", [3.0, 5.0, 8.0, 9.0])
+def test_expected_lengths_hold_where_codes_have_low_bits(bits):
+    """The first try is neither too long nor short by 1%: what it takes is what was expected."""
+    x, scheme = normal(1 << 16), thinwire.DeadZone(bits=bits)
+    assert 0.99 * bits <= 8 * thinwire.encode(x, scheme).numel() / len(x) <= bits
 
 
 def test_a_non_finite_value_poisons_its_run_and_no_other():

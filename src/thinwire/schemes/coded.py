@@ -31,8 +31,10 @@ _STATES = 8 * 24  # bits that a chunk takes beyond its codes, on average
 _INDEX = 4  # bytes of a chunk's length
 _MOST = 16.0  # bits, of a given step
 _SAFETY = 1.5  # deviations between what codes are expected to take and what they may
-_SHORT = 0.006  # of what codes may take may be left, in messages of so many values
+_SHORT, _SHORT_OF_FEW = 0.006, 0.1  # of what codes may take may be left, in messages of so many values and in others
 _LARGE = 1 << 17
+_REFINEMENTS = 12  # tries at finer steps until no more is left; it takes so many where all values have one size
+_NEVER = 1 << 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,22 @@ class Received(NamedTuple):
     side: bytes
     words: Tensor
     starts: Tensor
+
+
+class _Try(NamedTuple):
+    """A group encoded at one step.
+
+    Args:
+        size: bytes of the joined chunks, `_NEVER` if one does not exist.
+    """
+
+    step: int
+    classes: Tensor
+    map_: int
+    words: Tensor
+    lengths: Tensor
+    side: bytes
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +158,7 @@ class CodedScheme(BudgetScheme):
 
         budget = 8.0 * self.part_bytes(group)["codes"]
         step = self._given_step(energies, weights)
-        if step is None:
+        if step is None or measure(step) > budget:
             step = find_step(energies, weights, self._curve(shape), budget, measure)
         return GridPlan(step=step, weights=weights, shape=shape, energies=energies)
 
@@ -151,27 +169,47 @@ class CodedScheme(BudgetScheme):
         assert isinstance(plan, GridPlan)
         if not group.values:
             return [torch.empty(0, dtype=torch.uint8)] * 2
-        most, step, coarser = self.part_bytes(group)["codes"], plan.step, 0
-        least, finer = plan.energies.least_step(plan.weights), self.bits is not None and group.values >= _LARGE
+        most, least = self.part_bytes(group)["codes"], plan.energies.least_step(plan.weights)
+        more = _REFINEMENTS if self.bits is not None else 0
+        enough = (1 - (_SHORT if group.values >= _LARGE else _SHORT_OF_FEW)) * most
+        step, best, too_fine, coarser, kept = plan.step, None, None, 1, None
         while True:
-            plan = GridPlan(step=step, weights=plan.weights, shape=plan.shape, energies=plan.energies)
-            classes = plan.energies.classes(step, plan.weights)
-            map_ = int(map_bits(classes.numpy(), chunk_runs(len(classes))).argmin())
-            room = min(2 * RUN * chunk_runs(len(classes)), 2 * group.values + len(classes)) + 2 * ROOM
-            words, lengths, side = self._code(message, group, plan, classes.to(message.device), map_, key, room)
-            excess = _joined_bytes(lengths) - most
-            octaves = 8 * excess / group.values / (1 - 4**-self._rate)  # about what a normal law takes for it
+            found = self._try(message, group, plan, step, kept, key)
+            excess = found.size - most
+            change = 8 * excess / group.values / (1 - 4**-self._rate) * OCTAVE  # about what a normal law takes for it
             if excess > 0:
-                coarser = 2 * coarser or 1 + min(int(1.5 * octaves * OCTAVE), OCTAVE // 8)
-                step += coarser  # until a code is hardly more than its class: see code_bytes
-            elif excess < -_SHORT * most and finer and step > least:
-                step, finer = max(least, step + math.floor(octaves * OCTAVE)), False
+                too_fine = step
+                change = min(1.25 * change, OCTAVE // 8 if found.size == _NEVER else math.inf)
+                step += max(coarser, math.ceil(change))
+                coarser *= 2  # until a code is hardly more than its class: see code_bytes
             else:
-                break
-        head = _HEAD.pack(step, plan.shape, map_, 0)
-        octets = bytearray(head + side + self.weights_to_send(plan.weights))
+                best = found
+                step += math.floor(change)
+            if best and too_fine is not None and kept is None:
+                kept, too_fine = best.classes, max(least, best.step - OCTAVE) - 1
+            if best:
+                finest = least if too_fine is None else too_fine + 1
+                if not more or best.size >= enough or best.step <= finest:
+                    break
+                step, more = max(step, finest) if step < best.step else (finest + best.step) // 2, more - 1
+        head = _HEAD.pack(best.step, plan.shape, best.map_, 0)
+        octets = bytearray(head + best.side + self.weights_to_send(plan.weights))
         scales = torch.frombuffer(octets, dtype=torch.uint8).to(message.device)
-        return [scales, _joined(words, lengths)]
+        return [scales, _joined(best.words, best.lengths)]
+
+    def _try(self, message: Message, group: Group, plan: GridPlan, step: int, classes: Tensor | None, key: Key) -> _Try:
+        """Encode at a step.
+
+        Args:
+            classes: the runs', uint8 `[runs]`, if they are not to be those of the step: between two steps where all
+                runs change their class, lengths then have no jump.
+        """
+        plan = GridPlan(step=step, weights=plan.weights, shape=plan.shape, energies=plan.energies)
+        classes = plan.energies.classes(step, plan.weights) if classes is None else classes
+        map_ = int(map_bits(classes.numpy(), chunk_runs(len(classes))).argmin())
+        room = min(2 * RUN * chunk_runs(len(classes)), 2 * group.values + len(classes)) + 2 * ROOM
+        words, lengths, side = self._code(message, group, plan, classes.to(message.device), map_, key, room)
+        return _Try(step, classes, map_, words, lengths, side, _joined_bytes(lengths))
 
     def _read(self, parts: list[Tensor], group: Group, device: torch.device) -> Received:
         """Read both parts.
@@ -222,9 +260,9 @@ def _sides(runs: int) -> int:
 
 
 def _joined_bytes(lengths: Tensor) -> int:
-    """Bytes of chunks and their lengths; more than can be if one does not exist."""
+    """Bytes of chunks and their lengths; _NEVER if one does not exist."""
     index = _INDEX * len(lengths) if len(lengths) > 1 else 0
-    return index + 2 * int(lengths.sum()) if int(lengths.min()) >= 0 else 1 << 60
+    return index + 2 * int(lengths.sum()) if int(lengths.min()) >= 0 else _NEVER
 
 
 def _joined(words: Tensor, lengths: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thinwire.kernels import block_table
 from thinwire.kernels.deadzone import CENTROIDS, PHASE, REACH, UNIT, deadzone_costs, deadzone_decode, deadzone_encode
-from thinwire.kernels.entropy.book import CLASSES, LENGTH_UNIT, QUIETEST, SHAPES, book
+from thinwire.kernels.entropy.book import CLASSES, LENGTH_UNIT, LOG_PHASES, QUIETEST, SHAPES, book
 from thinwire.kernels.entropy.lengths import code_lengths
 from thinwire.kernels.entropy.reference import RUN, SCALED
 from thinwire.schemes.coded import CodedScheme, GridPlan, check_decoded, tables_of
@@ -26,18 +26,23 @@ _PRICE = 0.05  # squared steps that a bit is worth: least error from 0.04 to 0.0
 _FINENESS = 128  # of a step, for the distances of centroids from their codes
 
 
-def _code_bits(shape: int) -> np.ndarray:
-    """Bits of codes of magnitude 0 .. 64 under each row, the mean of both signs, float64 `[CLASSES, 65]`.
+def _code_bits(shape: int, low_bits: int = 0) -> np.ndarray:
+    """Bits of codes of magnitude 0 .. 64 without their low bits under each row, float64 `[CLASSES, 65]`.
 
-    A row's middle lies between two cells, so that negative codes take what positive ones of the next phase do.
+    The mean of both signs: a row's middle lies between two cells, so that a negative code takes what the positive one
+    of the opposite phase does; and low bits are those of the code, which for a negative one count upwards.
     """
-    return (code_lengths(shape, PHASE, REACH) + code_lengths(shape, PHASE + 1, REACH)) / 2
+    phase, last = PHASE >> low_bits, (1 << LOG_PHASES) - 1
+    positive, negative = code_lengths(shape, phase, REACH), code_lengths(shape, last - phase, REACH + 1)
+    below = negative[:, :-1] / (1 << low_bits) + negative[:, 1:] * (1 - 0.5**low_bits)
+    return (positive + below) / 2
 
 
 @functools.cache
 def _lengths(shape: int) -> Tensor:
-    """The same in 1/1024 bits, int32."""
-    return torch.from_numpy(np.rint(_code_bits(shape) * LENGTH_UNIT).astype(np.int32))
+    """What deadzone_costs takes: the same in 1/1024 bits, int32, then the last four rows at 1, 2 .. 5 low bits."""
+    bits = [_code_bits(shape), *(_code_bits(shape, low_bits)[-4:] for low_bits in range(1, LOG_PHASES + 1))]
+    return torch.from_numpy(np.rint(np.concatenate(bits) * LENGTH_UNIT).astype(np.int32))
 
 
 @functools.cache
@@ -70,9 +75,10 @@ def _expected(shape: int) -> np.ndarray:
 class DeadZone(CodedScheme):
     """Codes by what error and bits together cost, decoded to centroids: biased, for error feedback.
 
-    A code is the nearest one or the next smaller: the one with the least squared error + 0.05 step^2 x its bits. So
-    small values become 0 more often, which is the dead zone. Codes 1, 2 and all larger ones decode to the mean of the
-    values that became them. Runs, steps, weights and the rate are those of Dithered. No random numbers.
+    A code is the nearest one or the next smaller: the one with the least squared error + 0.05 step^2 x its bits, up to
+    1/32 step by the place of the value. So small values become 0 more often, which is the dead zone. Codes 1, 2 and all
+    larger ones decode to the mean of the values that became them. Runs, steps, weights and the rate are those of
+    Dithered. No random numbers.
 
     Args:
         bits: per value on the wire, 0.25 to 12; higher => more bits, more accurate.
@@ -80,8 +86,9 @@ class DeadZone(CodedScheme):
     Raises:
         SchemeError: an option out of its range.
         MessageError (encode): a tensor that the mapping does not name.
-    Error: that of decoding; at most about the values' own energy, which is the error where all values become 0: of few
-        values, or values of one magnitude, at a bit or less. Error feedback owes ever more of these.
+    Error: that of decoding; at most about the values' own energy, which is the error where all values become 0. Where
+        values all have one size, the bits go to a share of them, and error feedback sends the others later. Of fewer
+        than 4,096 values at a bit, headers leave too little for that: feedback owes hundreds of times the gradient.
     Bits per value: as Dithered.
     References: entropy-constrained scalar quantization: Chou, Lookabaugh and Gray 1989; dead zones: Sullivan 1996.
     """

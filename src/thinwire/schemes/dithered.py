@@ -37,7 +37,8 @@ class Dithered(CodedScheme):
         weighting: "tensor" (a segment's weight is its own root mean square, so that each keeps the same relative error:
             for Adam and its like), "global" (all weigh 1: the least total squared error, for averaging as SGD does),
             or a mapping from names to weights, a larger weight => a coarser step.
-        step: instead of `bits`, the step itself, in units of the weights; lower => more bits, more accurate.
+        step: instead of `bits`, the step itself, in units of the weights; lower => more bits, more accurate. A step
+            for which values need more than 16 bits is made coarser.
     Raises:
         SchemeError: both bits and a step, or an option out of its range.
         MessageError (encode): a tensor that the mapping does not name.

@@ -5,7 +5,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from thinwire.kernels.deadzone.reference import CENTROIDS, FARTHEST, PHASE, REACH, UNIT
+from thinwire.kernels.deadzone.reference import CENTROIDS, FARTHEST, PHASE, REACH, SPREAD, SPREADER, UNIT
 from thinwire.kernels.entropy.book import LOG_PHASES
 from thinwire.kernels.entropy.cpu import (
     BLOCK,
@@ -29,26 +29,28 @@ _SMALLEST = 128  # runs worth a thread
 
 
 @njit(inline="always")
-def _magnitude(size, fine, thresholds, origin):
+def _magnitude(size, place, fine, thresholds, origin):
     """The magnitude of a size's code, as a float."""
     nearest = np.floor(size + 0.5)
     above = load(thresholds, origin + min(max(np.int64(nearest) - 1, 0), REACH - 1))
+    above += np.float64(place * SPREADER & 0xFFFFFFFF) * SPREAD
     smaller = fine & (nearest > 0.0) & (size < (nearest - 0.5) + above)
     return nearest - np.float64(smaller)
 
 
 @njit(_nrt=False, nogil=True, cache=True, error_model="numpy")
 def _costs(values, table, inverse, classes, thresholds, lengths, first, stop, out):
-    rows = len(thresholds) // REACH
+    rows, costs = len(thresholds) // REACH, len(lengths) // (REACH + 1)
     for run in range(first, stop):
         class_, start, count = np.int64(classes[run]), table[run, START], table[run, LENGTH]
         found = np.int64(0)
         if class_ >= SCALED:
             row, low_bits = row_and_low_bits(class_, rows)
+            cost_row, _ = row_and_low_bits(class_, costs)
             for j in range(count):
                 size = min(abs(np.float64(load(values, start + j)) * inverse[run]), FARTHEST)
-                code = np.int64(_magnitude(size, low_bits == 0, thresholds, row * REACH)) >> low_bits
-                found += np.int64(load(lengths, row * (REACH + 1) + min(code, REACH)))
+                code = np.int64(_magnitude(size, start + j, low_bits == 0, thresholds, row * REACH)) >> low_bits
+                found += np.int64(load(lengths, cost_row * (REACH + 1) + min(code, REACH)))
             found += 1024 * low_bits * count
         out[run] = found
 
@@ -68,7 +70,7 @@ def _round(values, start, count, inverse, fine, thresholds, origin, at, codes, d
     for j in range(count):
         scaled = np.float64(load(values, start + j)) * inverse
         size = min(abs(scaled), FARTHEST)
-        magnitude = _magnitude(size, fine, thresholds, origin)
+        magnitude = _magnitude(size, start + j, fine, thresholds, origin)
         store(codes, at + j, np.int32(-magnitude if scaled < 0.0 else magnitude))
         store(distances, at + j, np.int32(np.floor((size - magnitude) * UNIT + 0.5)))
 

@@ -1,9 +1,11 @@
 """The specification of rounding with a dead zone: codes by what error and bits together cost, decoded to centroids.
 
 A value x of a run whose step is d has the size |x| / d, computed in float64 as |x (1 / d)|, at most 2^30. Its code's
-magnitude is k = floor(size + 1/2), or k - 1 where k > 0 and size < (k - 1/2) + thresholds[row, k - 1]; runs whose class
-has low bits, where a bit is worth little, always take k. Codes of magnitude 1, 2, and all larger ones have a centroid:
-how far the sizes that became them lie above them on average.
+magnitude is k = floor(size + 1/2), or k - 1 where k > 0 and size < (k - 1/2) + thresholds[row, k - 1] + h(i) / 32; runs
+whose class has low bits, where a bit is worth little, always take k. h(i) = (2654435769 i mod 2^32) / 2^32 spreads the
+thresholds by the value's place i in the message, so that values of one size do not all become codes at the same step.
+Codes of magnitude 1, 2, and all larger ones have a centroid: how far the sizes that became them lie above them on
+average.
 """
 
 from __future__ import annotations
@@ -17,12 +19,25 @@ from thinwire.kernels.entropy import reference as entropy
 from thinwire.kernels.entropy.book import LOG_PHASES
 from thinwire.kernels.table import LENGTH, START
 
-__all__ = ["CENTROIDS", "FARTHEST", "PHASE", "REACH", "UNIT", "deadzone_costs", "deadzone_decode", "deadzone_encode"]
+__all__ = [
+    "CENTROIDS",
+    "FARTHEST",
+    "PHASE",
+    "REACH",
+    "SPREAD",
+    "SPREADER",
+    "UNIT",
+    "deadzone_costs",
+    "deadzone_decode",
+    "deadzone_encode",
+]
 
 PHASE = (1 << LOG_PHASES) // 2 - 1  # at which the book's cells are those of rounding to the nearest
 REACH = 64  # larger codes cost as this one does
 CENTROIDS = 3  # of codes 1, 2, and all larger ones
 FARTHEST = 2.0**30
+SPREADER = 0x9E3779B9  # 2^32 over the golden ratio: consecutive places spread evenly
+SPREAD = 2.0**-37
 UNIT = 1 << 16  # of a step, for distances from codes
 
 
@@ -49,6 +64,7 @@ def _rounded(
     size = scaled.abs().clamp(max=FARTHEST)
     nearest = torch.floor(size + 0.5)
     above = thresholds[row[run], (nearest.to(torch.int64) - 1).clamp(0, REACH - 1)]
+    above = above + (place * SPREADER & 0xFFFFFFFF).to(torch.float64) * SPREAD
     smaller = (low_bits == 0)[run] & (nearest > 0) & (size < (nearest - 0.5) + above)
     return scaled < 0, size, nearest.to(torch.int64) - smaller.to(torch.int64)
 
@@ -64,15 +80,17 @@ def deadzone_costs(
         inverse: float64 `[runs]`, 1 / the run's step.
         classes: uint8 `[runs]`; values of classes 0 and 1 cost nothing.
         thresholds: float64 `[rows, 64]`.
-        lengths: int32 `[rows, 65]`: the cost of the codes 0 .. 64, and of all beyond, in 1/1024 bits.
+        lengths: int32 `[more, 65]`: the cost of the codes 0 .. 64, and of all beyond, in 1/1024 bits; by row, then by
+            class for those with low bits; of classes beyond, each four cost as the last four do.
     Returns:
         1/1024 bits, low bits (1024 each) included, int64 `[runs]`.
     """
     run, _ = _spread(table)
-    row, low_bits = _rows(classes, len(thresholds))
+    _, low_bits = _rows(classes, len(thresholds))
     _, _, code = _rounded(values, table, inverse, classes, thresholds)
     shifted = (code >> low_bits[run]).clamp(max=REACH)
-    cost = lengths[row[run], shifted].to(torch.int64) + 1024 * low_bits[run]
+    cost_row, _ = _rows(classes, len(lengths))
+    cost = lengths[cost_row[run], shifted].to(torch.int64) + 1024 * low_bits[run]
     cost = torch.where((classes >= entropy.SCALED)[run], cost, 0)
     return torch.zeros_like(table[:, LENGTH]).index_add(0, run, cost)
 
