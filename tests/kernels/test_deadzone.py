@@ -45,8 +45,8 @@ def test_kernels_equal_the_reference(seed, scale):
 
 
 def test_codes_and_sums_by_hand():
-    """Thresholds of a quarter: sizes from 3/4 on, or 1/32 more, become 1; with low bits, all become the nearest."""
-    sizes = [0.0, 0.5, 0.7499, 0.7813, 1.25, 1.7499, 1.7813, 2.7, 3.0, 7.7813]
+    """Thresholds of a quarter: sizes of 3/4, give or take 1/64, and more become 1; with low bits, the nearest."""
+    sizes = [0.0, 0.5, 0.7343, 0.7657, 1.25, 1.7343, 1.7657, 2.7, 3.0, 7.7657]
     values = torch.tensor([s for size in sizes for s in (size, -size)])
     table, inverse = torch.tensor([[0, len(values), 0, 0]]), torch.ones(1, dtype=torch.float64)
     thresholds, lengths = (
@@ -68,7 +68,7 @@ def test_codes_and_sums_by_hand():
 
 def test_sizes_within_the_spread_of_a_threshold_become_codes_in_proportion():
     share, count = 0.4, 256
-    values, table = torch.full((count,), 0.75 + share / 32), torch.tensor([[0, count, 0, 0]])
+    values, table = torch.full((count,), 0.75 - 1 / 64 + share / 32), torch.tensor([[0, count, 0, 0]])
     thresholds, lengths = torch.full((44, 64), 0.25, dtype=torch.float64), torch.ones(44, 65, dtype=torch.int32)
     lengths[:, 0] = 0
     classes, inverse = torch.tensor([36], dtype=torch.uint8), torch.ones(1, dtype=torch.float64)

@@ -33,7 +33,8 @@ _MOST = 16.0  # bits, of a given step
 _SAFETY = 1.5  # deviations between what codes are expected to take and what they may
 _SHORT, _SHORT_OF_FEW = 0.006, 0.1  # of what codes may take may be left, in messages of so many values and in others
 _LARGE = 1 << 17
-_REFINEMENTS = 12  # tries at finer steps until no more is left; it takes so many where all values have one size
+_REFINEMENTS = 16  # tries at finer steps until no more is left; it takes so many where all values have one size
+_CLOSE = OCTAVE // 16  # steps, of which one is too fine: what lies between is a change of class
 _NEVER = 1 << 60
 
 
@@ -177,21 +178,22 @@ class CodedScheme(BudgetScheme):
             found = self._try(message, group, plan, step, kept, key)
             excess = found.size - most
             change = 8 * excess / group.values / (1 - 4**-self._rate) * OCTAVE  # about what a normal law takes for it
-            if excess > 0:
+            if excess <= 0:
+                best = found
+            else:
                 too_fine = step
+            if best is None:
                 change = min(1.25 * change, OCTAVE // 8 if found.size == _NEVER else math.inf)
                 step += max(coarser, math.ceil(change))
                 coarser *= 2  # until a code is hardly more than its class: see code_bytes
-            else:
-                best = found
-                step += math.floor(change)
-            if best and too_fine is not None and kept is None:
-                kept, too_fine = best.classes, max(least, best.step - OCTAVE) - 1
-            if best:
-                finest = least if too_fine is None else too_fine + 1
-                if not more or best.size >= enough or best.step <= finest:
-                    break
-                step, more = max(step, finest) if step < best.step else (finest + best.step) // 2, more - 1
+                continue
+            if too_fine is not None and kept is None and best.step - too_fine <= _CLOSE:
+                kept, too_fine = best.classes, best.step - OCTAVE // 4
+            finest = least if too_fine is None else max(least, too_fine + 1)
+            if not more or best.size >= enough or best.step <= finest:
+                break
+            step = max(step + math.floor(change), finest) if too_fine is None else (finest + best.step) // 2
+            more -= 1
         head = _HEAD.pack(best.step, plan.shape, best.map_, 0)
         octets = bytearray(head + best.side + self.weights_to_send(plan.weights))
         scales = torch.frombuffer(octets, dtype=torch.uint8).to(message.device)

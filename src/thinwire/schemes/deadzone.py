@@ -75,10 +75,10 @@ def _expected(shape: int) -> np.ndarray:
 class DeadZone(CodedScheme):
     """Codes by what error and bits together cost, decoded to centroids: biased, for error feedback.
 
-    A code is the nearest one or the next smaller: the one with the least squared error + 0.05 step^2 x its bits, up to
-    1/32 step by the place of the value. So small values become 0 more often, which is the dead zone. Codes 1, 2 and all
-    larger ones decode to the mean of the values that became them. Runs, steps, weights and the rate are those of
-    Dithered. No random numbers.
+    A code is the nearest one or the next smaller: the one with the least squared error + 0.05 step^2 x its bits, give
+    or take 1/64 step by the place of the value. So small values become 0 more often, which is the dead zone. Codes 1, 2
+    and all larger ones decode to the mean of the values that became them. Runs, steps, weights and the rate are those
+    of Dithered. No random numbers.
 
     Args:
         bits: per value on the wire, 0.25 to 12; higher => more bits, more accurate.

@@ -5,7 +5,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from thinwire.kernels.deadzone.reference import CENTROIDS, FARTHEST, PHASE, REACH, SPREAD, SPREADER, UNIT
+from thinwire.kernels.deadzone.reference import CENTROIDS, FARTHEST, MIDDLE, PHASE, REACH, SPREAD, SPREADER, UNIT
 from thinwire.kernels.entropy.book import LOG_PHASES
 from thinwire.kernels.entropy.cpu import (
     BLOCK,
@@ -33,7 +33,7 @@ def _magnitude(size, place, fine, thresholds, origin):
     """The magnitude of a size's code, as a float."""
     nearest = np.floor(size + 0.5)
     above = load(thresholds, origin + min(max(np.int64(nearest) - 1, 0), REACH - 1))
-    above += np.float64(place * SPREADER & 0xFFFFFFFF) * SPREAD
+    above += np.float64(place * SPREADER & 0xFFFFFFFF) * SPREAD - MIDDLE
     smaller = fine & (nearest > 0.0) & (size < (nearest - 0.5) + above)
     return nearest - np.float64(smaller)
 

@@ -1,11 +1,11 @@
 """The specification of rounding with a dead zone: codes by what error and bits together cost, decoded to centroids.
 
 A value x of a run whose step is d has the size |x| / d, computed in float64 as |x (1 / d)|, at most 2^30. Its code's
-magnitude is k = floor(size + 1/2), or k - 1 where k > 0 and size < (k - 1/2) + thresholds[row, k - 1] + h(i) / 32; runs
-whose class has low bits, where a bit is worth little, always take k. h(i) = (2654435769 i mod 2^32) / 2^32 spreads the
-thresholds by the value's place i in the message, so that values of one size do not all become codes at the same step.
-Codes of magnitude 1, 2, and all larger ones have a centroid: how far the sizes that became them lie above them on
-average.
+magnitude is k = floor(size + 1/2), or k - 1 where k > 0 and size < (k - 1/2) + thresholds[row, k - 1] + h(i)/32 - 1/64
+for the value's place i in the message; runs whose class has low bits, where a bit is worth little, always take k.
+h(i) = (2654435769 i mod 2^32) / 2^32 spreads the thresholds, so that values of one size do not all become codes at the
+same step. Codes of magnitude 1, 2, and all larger ones have a centroid: how far the sizes that became them lie above
+them on average.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ CENTROIDS = 3  # of codes 1, 2, and all larger ones
 FARTHEST = 2.0**30
 SPREADER = 0x9E3779B9  # 2^32 over the golden ratio: consecutive places spread evenly
 SPREAD = 2.0**-37
+MIDDLE = 2.0**-6  # of what they add
 UNIT = 1 << 16  # of a step, for distances from codes
 
 
@@ -64,7 +65,7 @@ def _rounded(
     size = scaled.abs().clamp(max=FARTHEST)
     nearest = torch.floor(size + 0.5)
     above = thresholds[row[run], (nearest.to(torch.int64) - 1).clamp(0, REACH - 1)]
-    above = above + (place * SPREADER & 0xFFFFFFFF).to(torch.float64) * SPREAD
+    above = above + (place * SPREADER & 0xFFFFFFFF).to(torch.float64) * SPREAD - MIDDLE
     smaller = (low_bits == 0)[run] & (nearest > 0) & (size < (nearest - 0.5) + above)
     return scaled < 0, size, nearest.to(torch.int64) - smaller.to(torch.int64)
 
