@@ -16,6 +16,7 @@ from tests.kernels.fuzz_entropy import Words, attack
 
 from thinwire import kernels
 from thinwire.kernels.entropy import book, decode_codes, encode_codes, make_book
+from thinwire.kernels.entropy.book import CLASSES, MAPS, SHAPES
 from thinwire.kernels.entropy.reference import ROOM
 
 ONE, EVEN, STEEP = [1], [40, 900], [1, 2, 3, 2000]
@@ -197,10 +198,16 @@ def test_no_code_within_a_row_is_impossible_whatever_the_phase():
 
 
 def test_the_book_is_what_its_maker_writes():
-    row, bits = make_book.scale_row(30, 0.2)
-    kept = book().scales.bounds[44 + 30, MIDDLE - len(row) : MIDDLE]
-    assert abs(row - kept.numpy()).max() <= 1  # of 4096: another machine's exp may differ in its last bit
-    assert abs(bits - book().expected[1, 30]) < 2 / 1024
+    """To 1 of 4096: another machine's exp may differ in its last bit."""
+    for shape, tau in enumerate(SHAPES):
+        for number in range(CLASSES):
+            row, bits = make_book.scale_row(number, tau)
+            kept = book().scales.bounds[shape * CLASSES + number, MIDDLE - len(row) : MIDDLE]
+            assert abs(row - kept.numpy()).max() <= 1
+            assert abs(bits - book().expected[shape, number]) < 2 / 1024
+    for number, share in enumerate(MAPS):
+        row = make_book.map_row(share)
+        assert abs(row - book().maps.bounds[number, MIDDLE - len(row) : MIDDLE].numpy()).max() <= 1
 
 
 def hostile():

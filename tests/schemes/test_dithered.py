@@ -64,6 +64,13 @@ def test_the_rate_is_met_within_a_percent_and_never_exceeded(bits, weighting):
             assert 0.99 * bits * values <= 8 * frame.numel() <= bits * values
 
 
+@pytest.mark.parametrize("bits", [0.5, 1.0, 2.0, 3.0])
+def test_the_rate_is_met_where_all_runs_change_their_class_at_one_step(bits):
+    n, scheme = 1 << 17, thinwire.Dithered(bits=bits)
+    for x in (torch.ones(n), normal(n).sign(), 5 + 0.1 * normal(n), normal(n) / normal(n, 1)):
+        assert 0.99 * bits * n <= 8 * thinwire.encode(x, scheme, seed=1).numel() <= bits * n
+
+
 @pytest.mark.parametrize(("bits", "one", "ten"), [(0.5, 4864, 6400), (1, 2432, 3200), (2, 1216, 1600), (4, 608, 800)])
 def test_from_which_size_on_no_frame_exceeds_its_bits(bits, one, ten):
     """The sizes that docs/dithered.md states; convolutions, whose shapes take more bytes, among the tensors."""
@@ -114,8 +121,10 @@ def ideal_length(frame: torch.Tensor, x: torch.Tensor, scheme: thinwire.Dithered
 
 @pytest.mark.parametrize(("n", "most"), [(10_000, 0.1), (1 << 18, 0.02)])
 @pytest.mark.parametrize("bits", [1.0, 2.0, 4.0])
-def test_the_true_length_is_close_to_the_ideal_one(bits, n, most):
-    scheme, x, key = thinwire.Dithered(bits=bits), normal(n), Key(seed=3)
+@pytest.mark.parametrize("data", ["normal", "laplace"])
+def test_the_true_length_is_close_to_the_ideal_one(data, bits, n, most):
+    scheme, key = thinwire.Dithered(bits=bits), Key(seed=3)
+    x = normal(n) if data == "normal" else normal(n) * (normal(n, 1) ** 2 + normal(n, 2) ** 2).sqrt()
     frame = encode_message(compose([x], scheme)[0], key)
     assert 0 <= (8 * frame.numel() - ideal_length(frame, x, scheme, key)) / n <= most
 
