@@ -90,7 +90,7 @@ def test_the_residual_stays_bounded_where_all_values_have_one_size(data, n, most
 
 @pytest.mark.parametrize("bits", [3.0, 5.0, 8.0, 9.0])
 def test_expected_lengths_hold_where_codes_have_low_bits(bits):
-    """The first try is neither too long nor short by 1%: what it takes is what was expected."""
+    """In messages too short to be made again for 1%, the first step meets the bits if lengths are as expected."""
     x, scheme = normal(1 << 16), thinwire.DeadZone(bits=bits)
     assert 0.99 * bits <= 8 * thinwire.encode(x, scheme).numel() / len(x) <= bits
 

@@ -22,6 +22,7 @@ from thinwire.kernels.table import LENGTH, START
 __all__ = [
     "CENTROIDS",
     "FARTHEST",
+    "MIDDLE",
     "PHASE",
     "REACH",
     "SPREAD",
@@ -37,8 +38,8 @@ REACH = 64  # larger codes cost as this one does
 CENTROIDS = 3  # of codes 1, 2, and all larger ones
 FARTHEST = 2.0**30
 SPREADER = 0x9E3779B9  # 2^32 over the golden ratio: consecutive places spread evenly
-SPREAD = 2.0**-37
-MIDDLE = 2.0**-6  # of what they add
+SPREAD = 2.0**-37  # 1/32 step for 2^32
+MIDDLE = 2.0**-6  # of 0 .. 1/32 step
 UNIT = 1 << 16  # of a step, for distances from codes
 
 
